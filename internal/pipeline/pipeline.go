@@ -1,0 +1,71 @@
+// Package pipeline is one request's journey: it prepares what a worker takes (render, tokenise, map), dispatches it,
+// and turns the worker's items into deltas of text that the server writes. It owns the request's context and spans and
+// sees only the parent packages prepost and router, never an implementation.
+package pipeline
+
+import (
+	"encoding/json"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/catalog"
+)
+
+// Meta is what is known of a request beside its body.
+type Meta struct {
+	RequestID   string // UUID; response ids are made from it
+	Traceparent string // of the span the worker is to continue; empty: none
+	Tracestate  string
+	XRequestID  string
+	Metadata    map[string]string
+
+	// Routing hints from headers; they give way to the body's nvext.
+	BackendInstanceID, PrefillWorkerID *uint64
+	DPRank, PrefillDPRank              *uint32
+	Priority                           *int32
+	StrictPriority                     *uint32
+	CacheSalt                          string
+}
+
+// Prepared is a request ready to be sent: one worker request for each prompt.
+type Prepared struct {
+	Set      *catalog.Set
+	Model    string // as the client named it
+	Meta     Meta
+	Chat     bool
+	Choices  int               // n: choices for each prompt
+	Requests []*worker.Request // one for each prompt of a batch; one for chat; nil for Text workers
+	Pin      *uint64           // the instance the client insists on
+	Prompt   string            // rendered chat prompt, kept only when an annotation asks for it
+	Raw      json.RawMessage   // Text workers: the request to forward
+}
+
+// Delta is what one engine output adds to one choice. It is valid only during the call that passes it.
+type Delta struct {
+	Prompt int    // index into Prepared.Requests
+	Choice int    // of this prompt: 0 … Choices-1; the client's index is Prompt*Choices + Choice
+	Text   []byte // whole UTF-8; may be empty
+	Tokens int    // tokens this delta accounts for, in usage
+
+	TokenIDs    []uint32              // the tokens consumed
+	LogProbs    []float64             // for TokenIDs; empty: none
+	TopLogProbs [][]worker.TopLogProb // for TokenIDs; empty: none
+
+	Finish     worker.FinishReason // empty while the choice goes on
+	StopReason worker.StopReason
+	Usage      *worker.Usage   // the worker's own count, when it gives one
+	EngineData json.RawMessage // passed to nvext.engine_data when asked for
+
+	Raw     []byte   // Text workers: one chunk in the client's format, as JSON
+	Event   string   // an annotation of the worker's: name
+	Comment []string // and its JSON values
+}
+
+// Sink receives a request's deltas, all from one goroutine at a time. An error it returns ends the request: the worker
+// is told to stop.
+type Sink interface {
+	// Start is called once, when a worker has begun to answer and before any delta. Failures before it become a status.
+	Start(p *Prepared) error
+	Delta(d *Delta) error
+	// Flush tells that nothing more has been received yet: what was gathered is to go out now.
+	Flush() error
+}

@@ -1,0 +1,142 @@
+// Package router names the nouns of workers: where they are found (Source, Snapshot), how one is chosen (Policy), how a
+// request reaches it (Plane) and how its answer comes back (Dispatcher, Stream). Its children implement them; only
+// cmd/frontend joins them.
+//
+//	Source ──▶ discovery.Store ──▶ *Snapshot (immutable, atomic)
+//	Call ──▶ Dispatcher: Policy picks an instance ─▶ Plane delivers ─▶ callhome receives ─▶ Stream
+//
+// Snapshots are immutable and shared without locks. Concurrency rules stand with each interface.
+package router
+
+import (
+	"context"
+	"errors"
+
+	"github.com/portico-llm/portico/api/worker"
+)
+
+// The buckets of discovery. A record's key is its bucket, a slash, and the path inside the bucket.
+const (
+	BucketInstances = "v1/instances"
+	BucketModels    = "v1/mdc"
+)
+
+// Change is one step of a Source: records that appeared or changed, and keys that went away. Full marks a complete
+// listing: whatever it doesn't hold is gone.
+type Change struct {
+	Full    bool
+	Put     []Record
+	Removed []string // keys
+}
+
+// Record is one discovery record: its full key, such as v1/instances/ns/comp/ep/1f, and its JSON value.
+type Record struct {
+	Key   string
+	Value []byte
+}
+
+// Source watches a discovery backend. Run lists both buckets, then follows them until ctx ends; it calls emit from one
+// goroutine at a time, the first time with Full set, and again with Full after every outage. An outage is not an
+// error: Run reports it in its log, keeps what was known, and tries again with bounded back-off for as long as ctx
+// lives. Run returns nil when ctx ends, and an error only when the backend can never work (a bad address, say).
+type Source interface {
+	Run(ctx context.Context, emit func(Change)) error
+}
+
+// Snapshot is everything discovery knows at one moment. It is immutable.
+type Snapshot struct {
+	Version   uint64                                   // grows with every change
+	Instances map[worker.EndpointID][]*worker.Instance // ordered by instance id
+	Models    []*worker.ModelRecord                    // ordered by key
+}
+
+// Candidate is one instance a Policy may choose.
+type Candidate struct {
+	Instance *worker.Instance
+	InFlight int64 // requests of this frontend now at the instance
+}
+
+// Query is what a Policy may look at beside the candidates. It is read-only.
+type Query struct {
+	RequestID string
+	TokenIDs  []uint32        // prompt
+	Pin       *uint64         // instance id the client chose; policies other than direct never see it set
+	Ordinal   uint64          // number of this choice at its endpoint: 0, 1, 2, …
+	Random    func(n int) int // uniform in [0, n)
+}
+
+// Policy chooses one of the candidates (at least one) and returns its index. A Policy is a pure function of its
+// arguments and safe for concurrent use.
+type Policy interface {
+	Pick(q *Query, candidates []Candidate) (int, error)
+}
+
+// Call is one request to be sent to some worker of an endpoint. The Dispatcher doesn't change it and reads it only
+// until Dispatch returns.
+type Call struct {
+	RequestID string
+	Endpoint  worker.EndpointID
+	TokenIDs  []uint32 // for the policy; may be nil
+	Pin       *uint64  // the instance the client insists on; nil: the policy chooses
+
+	// Body appends the request body in the worker's codec to dst. It may be called again for another attempt.
+	Body func(dst []byte, codec worker.Codec) ([]byte, error)
+
+	// Raw asks for items undecoded (Item.Raw): the worker answers in the client's own format.
+	Raw bool
+
+	Traceparent string // W3C trace context for the worker; empty: none
+	Tracestate  string
+	XRequestID  string
+	Metadata    map[string]string
+}
+
+// Dispatcher sends calls. Safe for concurrent use.
+//
+// Dispatch picks a worker, delivers the request, and returns once the worker has dialled back and said that it
+// started. ctx covers the whole life of the stream: when it ends, the worker is told to stop and the stream ends. A
+// worker that can't be reached is left aside for a while and another is tried, within a bound. Errors are *fault.Error.
+type Dispatcher interface {
+	Dispatch(ctx context.Context, call *Call) (Stream, error)
+}
+
+// ErrStop, returned by the function given to Each, ends the stream in good order: the worker is told to stop
+// generating, and Each returns nil.
+var ErrStop = errors.New("stop generating")
+
+// Stream is the answer to one Call. It is used by one goroutine. Close must be called, may be called again, and
+// releases everything; before the stream's end it tells the worker to stop.
+type Stream interface {
+	// Instance is the worker that answers.
+	Instance() *worker.Instance
+
+	// Each reads the stream on the caller's goroutine and calls f for every item until the stream is complete. more
+	// tells that another item has already been received, so that f can gather output before writing it. The item and
+	// everything in it is valid only during the call. The end mark itself is not passed on.
+	//
+	// Each returns nil when the stream was complete or f returned ErrStop; f's own error after stopping the worker; a
+	// *fault.Error with origin FromTransport when the worker was lost; and the context's error when ctx ended.
+	Each(f func(it *worker.Item, more bool) error) error
+
+	Close() error
+}
+
+// Message is one request on its way to one worker.
+type Message struct {
+	Instance  *worker.Instance
+	RequestID string
+	Envelope  []byte // two-part message: control header and body
+
+	Traceparent string
+	Tracestate  string
+	XRequestID  string
+}
+
+// Plane delivers messages to workers. Safe for concurrent use. Deliver returns nil once the worker has accepted the
+// message, and otherwise a *fault.Error: FromTransport when the worker can't be reached or refuses as unknown,
+// Overloaded when it is at capacity, TooLarge when the transport can't carry the message. Close waits for what Plane
+// started; Deliver fails after it.
+type Plane interface {
+	Deliver(ctx context.Context, m *Message) error
+	Close() error
+}

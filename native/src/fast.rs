@@ -1,0 +1,1 @@
+//! Exact byte-level BPE.

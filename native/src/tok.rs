@@ -1,0 +1,1 @@
+//! NUL-safe calls.
