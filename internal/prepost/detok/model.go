@@ -1,0 +1,169 @@
+package detok
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/portico-llm/portico/internal/prepost"
+)
+
+type kind uint8
+
+const (
+	native kind = iota
+	byteLevel
+	byteFallback
+)
+
+// Flags of a token.
+const (
+	known   uint8 = 1 << iota // the id stands for a token
+	special                   // skipped when special tokens are
+	whole                     // its bytes are whole UTF-8 characters
+	isByte                    // byteFallback: a <0xNN> token
+)
+
+// NativeDecode decodes ids as the reference does.
+type NativeDecode func(ids []prepost.TokenID, skipSpecial bool) (string, error)
+
+// Model is a vocabulary, seen from its decoding side.
+type Model struct {
+	kind   kind
+	decode NativeDecode
+
+	// Token i is text[off[i]:off[i+1]]: the bytes it decodes to in the table kinds, its name otherwise.
+	text  []byte
+	off   []uint32
+	flags []uint8
+	added map[string]prepost.TokenID
+	strip bool // byteFallback: the answer's very first space goes away
+}
+
+// NewModel reads a tokenizer.json. decode is called only when the decoder named there isn't one of the table kinds, and
+// may be nil otherwise (Table tells); a Model without either is an error.
+func NewModel(tokenizerJSON []byte, decode NativeDecode) (*Model, error) {
+	v, err := readVocab(tokenizerJSON)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer.json: %w", err)
+	}
+	m := &Model{decode: decode, added: v.added}
+	m.kind, m.strip = v.decoder.kind()
+	if m.kind == native && decode == nil {
+		return nil, errors.New("tokenizer.json: its decoder needs the native tokenizer")
+	}
+	m.fill(v)
+	return m, nil
+}
+
+// NewNative returns a Model for a tokenizer that isn't described by a tokenizer.json: everything is decoded by decode.
+func NewNative(vocabSize int, decode NativeDecode) *Model {
+	return &Model{kind: native, decode: decode, flags: make([]uint8, vocabSize), off: make([]uint32, vocabSize+1)}
+}
+
+// fill lays the vocabulary out as one block of bytes: a slice per token would cost the garbage collector a pointer each.
+func (m *Model) fill(v *vocab) {
+	m.off = make([]uint32, 1, len(v.tokens)+1)
+	m.flags = make([]uint8, len(v.tokens))
+	for i, t := range v.tokens {
+		start := len(m.text)
+		m.flags[i] = t.flags
+		if t.flags&known != 0 {
+			m.text = m.appendToken(m.text, t.name, &m.flags[i])
+		}
+		if utf8.Valid(m.text[start:]) {
+			m.flags[i] |= whole
+		}
+		m.off = append(m.off, uint32(len(m.text)))
+	}
+	m.text = bytes.Clone(m.text) // the growth of append is not kept
+}
+
+func (m *Model) appendToken(dst []byte, name string, flags *uint8) []byte {
+	switch m.kind {
+	case byteLevel:
+		return appendByteLevel(dst, name)
+	case byteFallback:
+		if b, ok := byteToken(name); ok {
+			*flags |= isByte
+			return append(dst, b)
+		}
+		return append(dst, bytes.ReplaceAll([]byte(name), []byte("▁"), []byte(" "))...)
+	}
+	return append(dst, name...)
+}
+
+// Table reports whether ids are decoded by table, without native calls.
+func (m *Model) Table() bool { return m.kind != native }
+
+// VocabSize is one more than the largest token id.
+func (m *Model) VocabSize() int { return len(m.flags) }
+
+// TokenID returns the id of the token with exactly this name, added tokens first. It scans the vocabulary: for load
+// time, not for every request.
+func (m *Model) TokenID(name string) (prepost.TokenID, bool) {
+	if id, ok := m.added[name]; ok {
+		return id, true
+	}
+	var fl uint8
+	want := m.appendToken(nil, name, &fl)
+	for i, f := range m.flags {
+		if f&known != 0 && f&isByte == fl&isByte && bytes.Equal(m.token(prepost.TokenID(i)), want) {
+			return prepost.TokenID(i), true
+		}
+	}
+	return 0, false
+}
+
+// IsSpecial reports whether id is a special token.
+func (m *Model) IsSpecial(id prepost.TokenID) bool {
+	return int(id) < len(m.flags) && m.flags[id]&special != 0
+}
+
+func (m *Model) token(id prepost.TokenID) []byte { return m.text[m.off[id]:m.off[id+1]] }
+
+// skipped reports whether an id adds nothing: it is unknown, or special and special tokens are skipped.
+func (m *Model) skipped(id prepost.TokenID, skipSpecial bool) bool {
+	return int(id) >= len(m.flags) || m.flags[id]&known == 0 || skipSpecial && m.flags[id]&special != 0
+}
+
+// Decode returns the text of ids.
+func (m *Model) Decode(ids []prepost.TokenID, skipSpecial bool) (string, error) {
+	if m.kind == native {
+		return m.decode(ids, skipSpecial)
+	}
+	d := m.NewDecoder(nil, skipSpecial)
+	out, err := make([]byte, 0, 4*len(ids)), error(nil)
+	for _, id := range ids {
+		if out, err = d.Push(out, id); err != nil {
+			return "", err
+		}
+	}
+	if out, err = d.Flush(out); err != nil {
+		return "", err
+	}
+	return string(out), nil
+}
+
+// promptContext is how many of the prompt's last ids a decoder looks at: what an answer's first token decodes to may
+// depend on there being text before it.
+const promptContext = 5
+
+// NewDecoder returns a decoder for an answer to prompt.
+func (m *Model) NewDecoder(prompt []prepost.TokenID, skipSpecial bool) prepost.Decoder {
+	prompt = prompt[max(0, len(prompt)-promptContext):]
+	switch m.kind {
+	case byteLevel:
+		return &levelDecoder{m: m, skip: skipSpecial}
+	case byteFallback:
+		d := &fallbackDecoder{m: m, skip: skipSpecial, strip: m.strip}
+		for _, id := range prompt {
+			if !m.skipped(id, skipSpecial) {
+				d.strip = false // there is text before the answer
+			}
+		}
+		return d
+	}
+	return newWindow(m.decode, prompt, skipSpecial)
+}
