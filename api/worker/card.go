@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 )
 
@@ -13,9 +15,9 @@ type Card struct {
 	Aliases      []string `json:"aliases,omitempty"`
 	ModelInfo    CardFile `json:"model_info"`
 	Tokenizer    CardFile `json:"tokenizer"`
-	Formatter    CardFile `json:"prompt_formatter"`   // tokenizer_config.json
-	ChatTemplate CardFile `json:"chat_template_file"` // takes precedence over Formatter's template
-	GenConfig    CardFile `json:"gen_config"`
+	Formatter    CardFile `json:"prompt_formatter,omitzero"`   // tokenizer_config.json
+	ChatTemplate CardFile `json:"chat_template_file,omitzero"` // takes precedence over Formatter's template
+	GenConfig    CardFile `json:"gen_config,omitzero"`
 
 	ArchitecturalMaxContextLength *uint32 `json:"architectural_max_context_length,omitempty"`
 	ContextLength                 *uint32 `json:"context_length,omitempty"`
@@ -95,3 +97,66 @@ type CardFile struct {
 
 // IsZero reports whether the card names no such file.
 func (f CardFile) IsZero() bool { return f.Kind == "" }
+
+// Kinds of model files.
+const (
+	KindConfig           = "hf_config_json"
+	KindTokenizer        = "hf_tokenizer_json"
+	KindTiktoken         = "tik_token_model"
+	KindTokenizerConfig  = "hf_tokenizer_config_json"
+	KindChatTemplate     = "hf_chat_template"
+	KindChatTemplateJSON = "hf_chat_template_json"
+	KindGenerationConfig = "hf_generation_config_json"
+)
+
+// kindChatTemplateAlias is another name for KindChatTemplate.
+const kindChatTemplateAlias = "hf_chat_template_jinja"
+
+// customFile is how chat templates wrap their file.
+type customFile struct {
+	IsCustom bool         `json:"is_custom"`
+	File     *CheckedFile `json:"file"`
+}
+
+// UnmarshalJSON reads null or an object with one key, the kind. Chat templates wrap their file once more; either shape
+// is read for any kind.
+func (f *CardFile) UnmarshalJSON(b []byte) error {
+	*f = CardFile{}
+	if bytes.Equal(bytes.TrimSpace(b), []byte("null")) {
+		return nil
+	}
+	var kinds map[string]json.RawMessage
+	if err := json.Unmarshal(b, &kinds); err != nil {
+		return fmt.Errorf("model file: %w", err)
+	}
+	if len(kinds) != 1 {
+		return fmt.Errorf("model file: %d kinds where one is expected", len(kinds))
+	}
+	for kind, raw := range kinds {
+		var wrapped customFile
+		if err := json.Unmarshal(raw, &wrapped); err != nil {
+			return fmt.Errorf("model file %s: %w", kind, err)
+		}
+		if wrapped.File != nil {
+			f.File, f.Custom = *wrapped.File, wrapped.IsCustom
+		} else if err := json.Unmarshal(raw, &f.File); err != nil {
+			return fmt.Errorf("model file %s: %w", kind, err)
+		}
+		if kind == kindChatTemplateAlias {
+			kind = KindChatTemplate
+		}
+		f.Kind = kind
+	}
+	return nil
+}
+
+// MarshalJSON writes null or an object with one key, the kind.
+func (f CardFile) MarshalJSON() ([]byte, error) {
+	if f.IsZero() {
+		return []byte("null"), nil
+	}
+	if f.Kind == KindChatTemplate || f.Kind == KindChatTemplateJSON {
+		return json.Marshal(map[string]customFile{f.Kind: {f.Custom, &f.File}})
+	}
+	return json.Marshal(map[string]CheckedFile{f.Kind: f.File})
+}

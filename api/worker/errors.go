@@ -1,9 +1,11 @@
 package worker
 
+import "strings"
+
 // Error is an error as a worker reports it (DynamoError), with its class normalised.
 type Error struct {
 	Class      string // canonical class, such as InvalidRequest or Unavailable
-	Reason     string // catalogue entry such as capacity.worker_overloaded; may be empty
+	Reason     string // catalogue entry such as capacity.worker_overloaded
 	Message    string // private
 	Diagnostic string // private
 	PublicType string // message, size_limit, context_length, rate_limit; empty when nothing may be shown
@@ -14,3 +16,290 @@ type Error struct {
 
 // Error returns the private message: for logs, not for clients.
 func (e *Error) Error() string { return e.Class + " (" + e.Reason + "): " + e.Message }
+
+// Unwrap returns the error that caused this one, if the worker told.
+func (e *Error) Unwrap() error {
+	if e.CausedBy == nil {
+		return nil
+	}
+	return e.CausedBy
+}
+
+// maxDiagnostic is how much of a worker's private texts is kept.
+const maxDiagnostic = 4096
+
+// maxCauses bounds a chain of causes.
+const maxCauses = 16
+
+// legacyPrefix stands before the names of classes that older workers write as {"Backend":"<name>"}.
+const legacyPrefix = "Backend."
+
+// class is what a class name on the wire stands for: a canonical class, and the reason to assume when none is given.
+type class struct{ name, reason string }
+
+// classOf returns what a class name stands for. Unknown names are internal errors.
+func classOf(name string) class {
+	switch name {
+	case "InvalidRequest":
+		return class{name, "request.invalid"}
+	case "InvalidArgument":
+		return class{"InvalidRequest", "request.invalid_argument"}
+	case "Unauthenticated":
+		return class{name, "request.unauthenticated"}
+	case "PermissionDenied":
+		return class{name, "request.permission_denied"}
+	case "NotFound":
+		return class{name, "request.not_found"}
+	case "Conflict":
+		return class{name, "request.conflict"}
+	case "PayloadTooLarge":
+		return class{name, "request.payload_too_large"}
+	case "UnsupportedMedia":
+		return class{name, "request.unsupported_media"}
+	case "RateLimited":
+		return class{name, "request.rate_limited"}
+	case "CapacityExhausted", "ResourceExhausted":
+		return class{"CapacityExhausted", "capacity.exhausted"}
+	case "WorkerOverloaded":
+		return class{"CapacityExhausted", "capacity.worker_overloaded"}
+	case "BackendProtocol":
+		return class{name, "backend.protocol"}
+	case "DeadlineExceeded":
+		return class{name, "request.deadline_exceeded"}
+	case "NotImplemented":
+		return class{name, "runtime.not_implemented"}
+	case "Internal":
+		return class{name, "runtime.internal"}
+	case "Cancelled":
+		return class{name, "request.cancelled"}
+	}
+	return transportClass(name)
+}
+
+// transportClass is classOf for the classes that say how a worker was lost, and for those of backends.
+func transportClass(name string) class {
+	switch name {
+	case "Unavailable":
+		return class{name, "backend.unavailable"}
+	case "CannotConnect":
+		return class{"Unavailable", "transport.cannot_connect"}
+	case "Disconnected":
+		return class{"Unavailable", "transport.disconnected"}
+	case "WorkerUnavailable":
+		return class{"Unavailable", "backend.worker_unavailable"}
+	case "ConnectionTimeout":
+		return class{"DeadlineExceeded", "transport.connection_timeout"}
+	case "ResponseTimeout":
+		return class{"DeadlineExceeded", "backend.response_timeout"}
+	case legacyPrefix + "InvalidArgument":
+		return class{"InvalidRequest", "backend.invalid_argument"}
+	case legacyPrefix + "CannotConnect":
+		return class{"Unavailable", "backend.cannot_connect"}
+	case legacyPrefix + "Disconnected":
+		return class{"Unavailable", "backend.disconnected"}
+	case legacyPrefix + "EngineShutdown":
+		return class{"Unavailable", "backend.engine_shutdown"}
+	case legacyPrefix + "StreamIncomplete":
+		return class{"Unavailable", "backend.stream_incomplete"}
+	case legacyPrefix + "ConnectionTimeout":
+		return class{"DeadlineExceeded", "backend.connection_timeout"}
+	case legacyPrefix + "ResponseTimeout":
+		return class{"DeadlineExceeded", "backend.response_timeout"}
+	case legacyPrefix + "Cancelled":
+		return class{"Cancelled", "backend.cancelled"}
+	case legacyPrefix + "Unknown":
+		return class{"Internal", "backend.unknown"}
+	}
+	return class{"Internal", "runtime.unclassified"}
+}
+
+// reasonClass returns the class that a reason of the catalogue belongs to; empty when any will do, and false when the
+// catalogue has no such reason.
+func reasonClass(reason string) (string, bool) {
+	area, name, _ := strings.Cut(reason, ".")
+	switch area {
+	case "capacity":
+		switch name {
+		case "pool_exhausted", "worker_overloaded", "exhausted":
+			return "CapacityExhausted", true
+		}
+	case "router":
+		return "", name == "queue_deadline_exceeded"
+	case "runtime":
+		switch name {
+		case "unclassified", "invalid_error", "internal":
+			return "Internal", true
+		case "not_implemented":
+			return "NotImplemented", true
+		}
+	case "request":
+		c, ok := requestReasons[name]
+		return c, ok
+	case "transport", "backend":
+		c, ok := workerReasons[name]
+		return c, ok
+	}
+	return "", false
+}
+
+var requestReasons = map[string]string{
+	"invalid": "InvalidRequest", "invalid_argument": "InvalidRequest", "cancelled": "Cancelled",
+	"deadline_exceeded": "DeadlineExceeded", "unauthenticated": "Unauthenticated",
+	"permission_denied": "PermissionDenied", "not_found": "NotFound", "conflict": "Conflict",
+	"payload_too_large": "PayloadTooLarge", "unsupported_media": "UnsupportedMedia", "rate_limited": "RateLimited",
+}
+
+var workerReasons = map[string]string{
+	"unavailable": "Unavailable", "worker_unavailable": "Unavailable", "cannot_connect": "Unavailable",
+	"disconnected": "Unavailable", "engine_shutdown": "Unavailable", "stream_incomplete": "Unavailable",
+	"response_timeout": "DeadlineExceeded", "connection_timeout": "DeadlineExceeded",
+	"invalid_argument": "InvalidRequest", "cancelled": "Cancelled", "unknown": "Internal", "protocol": "BackendProtocol",
+}
+
+// ParseError reads a DynamoError object given as JSON.
+func ParseError(json []byte) (*Error, error) {
+	r := reader{b: json, codec: JSON}
+	e := r.workerError()
+	if err := r.finish(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (r *reader) workerError() *Error { return r.workerErrorAt(0) }
+
+func (r *reader) workerErrorAt(depth int) *Error {
+	e := &Error{}
+	var canonical, legacy string
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "class":
+			canonical = r.className()
+		case "error_type":
+			legacy = r.className()
+		case "reason":
+			e.Reason = r.text()
+		case "message":
+			e.Message = clip(r.text())
+		case "diagnostic":
+			e.Diagnostic = clip(r.text())
+		case "public":
+			e.PublicRaw = r.raw()
+		case "caused_by":
+			if depth < maxCauses && !r.null() {
+				e.CausedBy = r.workerErrorAt(depth + 1)
+			} else {
+				r.skip()
+			}
+		default:
+			r.skip()
+		}
+	}
+	if r.err != nil {
+		return nil
+	}
+	e.normalise(canonical, legacy)
+	return e
+}
+
+// className reads a class: a string, or {"Backend":name} as older workers write it.
+func (r *reader) className() (name string) {
+	if r.peek() != kindMap {
+		return r.text()
+	}
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			return name
+		}
+		prefix := string(key) + "."
+		name = prefix + r.text()
+	}
+}
+
+// normalise settles class, reason and public part. A reason that contradicts the class makes the whole error internal:
+// one of the two is wrong, and neither may decide what the client sees.
+func (e *Error) normalise(canonical, legacy string) {
+	name := canonical
+	if name == "" {
+		name = legacy
+	}
+	c := classOf(name)
+	e.Class = c.name
+	if e.Reason == "" {
+		e.Reason = c.reason
+		if canonical != "" && legacy != "" && classOf(legacy).name == c.name {
+			e.Reason = classOf(legacy).reason
+		}
+	} else if want, ok := reasonClass(e.Reason); !ok || (want != "" && want != e.Class) {
+		e.Class, e.Reason = "Internal", "runtime.invalid_error"
+	}
+	e.readPublic()
+}
+
+func (e *Error) readPublic() {
+	if len(e.PublicRaw) == 0 {
+		return
+	}
+	r := reader{b: e.PublicRaw, codec: JSON}
+	if r.peek() != kindMap {
+		e.PublicRaw = nil
+		return
+	}
+	r.fields(func(key []byte) bool {
+		switch {
+		case string(key) == "type" && r.peek() == kindString:
+			e.PublicType = r.text()
+		case string(key) == "message" && r.peek() == kindString:
+			e.Public = r.text()
+		default:
+			return false
+		}
+		return true
+	})
+	switch e.PublicType {
+	case "message", "size_limit", "context_length", "rate_limit":
+	default:
+		e.PublicType, e.Public, e.PublicRaw = "", "", nil
+	}
+}
+
+// clip keeps the beginning of a text, whole characters only.
+func clip(s string) string {
+	if len(s) <= maxDiagnostic {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxDiagnostic], "")
+}
+
+// write writes the error as a worker does, its class under both keys.
+func (e *Error) write(w *writer) {
+	m := w.openMap()
+	w.key(&m, "error_type")
+	w.str(e.Class)
+	w.key(&m, "class")
+	w.str(e.Class)
+	w.optStr(&m, "reason", e.Reason)
+	w.key(&m, "message")
+	w.str(e.Message)
+	w.optStr(&m, "diagnostic", e.Diagnostic)
+	if len(e.PublicRaw) > 0 {
+		w.jsonField(&m, "public", e.PublicRaw)
+	} else if e.PublicType != "" {
+		w.key(&m, "public")
+		p := w.openMap()
+		w.key(&p, "type")
+		w.str(e.PublicType)
+		w.optStr(&p, "message", e.Public)
+		w.closeMap(&p)
+	}
+	if e.CausedBy != nil {
+		w.key(&m, "caused_by")
+		e.CausedBy.write(w)
+	}
+	w.closeMap(&m)
+}

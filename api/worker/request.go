@@ -29,8 +29,14 @@ type Request struct {
 	AgentContext      json.RawMessage
 	MMProcessorKwargs json.RawMessage
 	MediaIOKwargs     json.RawMessage
+	MMRoutingInfo     json.RawMessage // mm_routing_info
+	EncoderResult     json.RawMessage
+	MigrationLink     json.RawMessage
+	KVHint            json.RawMessage
+	ImageCacheScope   string
 	RequireReasoning  bool     // left out when false
 	TimestampMS       *float64 // request_timestamp_ms
+	HealthCheck       bool     // _HEALTH_CHECK: left out when false
 }
 
 // StopConditions say when a worker stops. Every key is always present.

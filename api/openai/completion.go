@@ -1,0 +1,25 @@
+package openai
+
+// CompletionRequest is the body of POST /v1/completions. Nil is absent.
+type CompletionRequest struct {
+	Common
+
+	Prompt       Prompt  `json:"prompt"`
+	PromptEmbeds *string `json:"prompt_embeds"` // base64; replaces the prompt
+	Suffix       *string `json:"suffix"`        // accepted; workers have no use for it
+	Echo         *bool   `json:"echo"`
+	BestOf       *int64  `json:"best_of"`
+	Logprobs     *int64  `json:"logprobs"`
+	NoStopTrim   *bool   `json:"no_stop_trim"` // keep matched stop strings and tokens in the text
+}
+
+// Prompt is one prompt or a batch of them, each as text or as token ids. Texts and Tokens are never both set.
+type Prompt struct {
+	Given  bool // present and not null
+	Batch  bool // the client sent an array of prompts: [] is an empty batch
+	Texts  []string
+	Tokens [][]uint32
+}
+
+// Len returns the number of prompts.
+func (p *Prompt) Len() int { return len(p.Texts) + len(p.Tokens) }

@@ -1,0 +1,23 @@
+package openai
+
+// Kinds returns the JSON types each field of a request object takes, by the name of its OpenAPI schema.
+func Kinds() map[string]map[string]string {
+	return map[string]map[string]string{
+		"ChatRequest":       kinds(chatTable),
+		"CompletionRequest": kinds(completionTable),
+		"NvExt":             kinds(nvextTable),
+		"AgentHints":        kinds(hintsTable),
+		"StreamOptions":     kinds(streamTable),
+		"ResponseFormat":    kinds(formatTable),
+		"JSONSchema":        kinds(schemaTable),
+		"Thinking":          kinds(thinkingTable),
+	}
+}
+
+func kinds[T any](t *table[T]) map[string]string {
+	out := map[string]string{}
+	for name, f := range t.byName {
+		out[name] = f.kind
+	}
+	return out
+}

@@ -1,0 +1,78 @@
+package api_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/portico-llm/portico/api"
+)
+
+// document returns the OpenAPI document as the server serves it.
+func document(t *testing.T) map[string]any {
+	t.Helper()
+	raw, err := api.OpenAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestOpenAPIServesEveryRoute(t *testing.T) {
+	doc := document(t)
+	if doc["openapi"] != "3.1.0" {
+		t.Errorf("openapi = %v", doc["openapi"])
+	}
+	paths := doc["paths"].(map[string]any)
+	for _, route := range []string{
+		"post /v1/chat/completions", "post /v1/completions", "get /v1/models", "get /v1/models/{model}",
+		"get /v1/models/{model}/ready", "get /health", "get /live", "get /ready", "get /metrics", "get /openapi.json",
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		item, ok := paths[path].(map[string]any)
+		if !ok || item[method] == nil {
+			t.Errorf("no %s", route)
+		}
+	}
+	if len(paths) != 10 {
+		t.Errorf("%d paths, want 10", len(paths))
+	}
+}
+
+// TestOpenAPIRefsResolve follows every $ref of the document.
+func TestOpenAPIRefsResolve(t *testing.T) {
+	doc := document(t)
+	refs := 0
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				refs++
+				var at any = doc
+				for _, name := range strings.Split(strings.TrimPrefix(ref, "#/"), "/") {
+					m, _ := at.(map[string]any)
+					at = m[name]
+				}
+				if at == nil {
+					t.Errorf("%s leads nowhere", ref)
+				}
+			}
+			for _, e := range v {
+				walk(e)
+			}
+		}
+	}
+	walk(doc)
+	if refs < 30 {
+		t.Errorf("only %d references", refs)
+	}
+}

@@ -1,0 +1,332 @@
+package worker
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// DecodeItem reads the body of one data frame of a token worker's answer into it. Slices of it are reused, so what an
+// earlier item held is gone; strings and raw JSON values are new unless body is JSON, in which case raw values alias it.
+// Unknown fields are skipped at any nesting.
+func DecodeItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, false) }
+
+// DecodeRawItem is DecodeItem for workers that answer in the client's own format: the data becomes it.Raw, as JSON.
+func DecodeRawItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, true) }
+
+func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
+	it.Reset()
+	r := reader{b: body, codec: c}
+	said := false // the frame says anything at all
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "data":
+			if !r.null() {
+				said = true
+				it.readAnnotated(&r, raw)
+			}
+		case "complete_final":
+			it.Final = r.boolean()
+			said = said || it.Final
+		default:
+			r.skip()
+		}
+	}
+	if err := r.finish(); err != nil {
+		return fmt.Errorf("decode worker item: %w", err)
+	}
+	if !said {
+		return fmt.Errorf("decode worker item: %w: neither data nor end mark", errValue)
+	}
+	return nil
+}
+
+// readAnnotated reads the envelope that carries data, an annotation or an error.
+func (it *Item) readAnnotated(r *reader, raw bool) {
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "data":
+			it.readData(r, raw)
+		case "id":
+			it.ID = r.text()
+		case "event":
+			it.Event = r.text()
+		case "comment":
+			it.Comment = r.appendStrs(it.Comment[:0])
+		case "error":
+			if !r.null() {
+				it.Err = r.workerError()
+			}
+		default:
+			r.skip()
+		}
+	}
+	if it.Err == nil && it.Event == "error" && r.err == nil {
+		it.Err = &Error{Class: "Internal", Reason: "runtime.unclassified", Message: strings.Join(it.Comment, ", ")}
+	}
+}
+
+func (it *Item) readData(r *reader, raw bool) {
+	switch {
+	case r.null():
+		it.HasData = false
+	case !raw:
+		it.HasData = true
+		it.Output.read(r)
+	case r.codec == JSON:
+		it.HasData = true
+		it.Raw = append(it.Raw[:0], r.raw()...)
+	default:
+		it.HasData = true
+		it.Raw = r.appendJSON(it.Raw[:0])
+	}
+}
+
+func (o *Output) read(r *reader) {
+	seen := false
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "token_ids":
+			o.TokenIDs, seen = r.ids(o.TokenIDs), true
+		case "finish_reason":
+			o.readFinish(r)
+		case "index":
+			if !r.null() {
+				o.Index = r.uint32()
+			}
+		case "text":
+			if o.HasText = !r.null(); o.HasText {
+				o.Text = string(r.str())
+			}
+		default:
+			o.readRare(r, key)
+		}
+	}
+	if !seen && r.err == nil {
+		r.fail("no token_ids")
+	}
+}
+
+// readRare reads the fields that few items have.
+func (o *Output) readRare(r *reader, key []byte) {
+	switch string(key) {
+	case "stop_reason":
+		o.StopReason = r.stopReason()
+	case "log_probs":
+		o.LogProbs = r.appendFloats(o.LogProbs[:0])
+	case "top_logprobs":
+		o.TopLogProbs = r.topLogProbs(o.TopLogProbs[:0])
+	case "cum_log_probs":
+		o.CumLogProb = r.optFloat()
+	case "completion_usage":
+		o.Usage = r.usage()
+	case "disaggregated_params":
+		o.DisaggregatedParams = r.raw()
+	case "engine_data":
+		o.EngineData = r.raw()
+	case "content_parts":
+		o.ContentParts = r.raw()
+	default:
+		r.skip()
+	}
+}
+
+// readFinish reads a finish reason in any of its forms: a name, {"error":message}, "error: message", or "error" alone.
+func (o *Output) readFinish(r *reader) {
+	if r.peek() == kindMap {
+		o.FinishReason = FinishError
+		for s := r.openMap(); ; {
+			key, ok := r.key(&s)
+			if !ok {
+				return
+			}
+			if string(key) != "error" {
+				r.fail("unknown finish reason %q", key)
+				return
+			}
+			o.FinishError = r.text()
+		}
+	}
+	if r.null() {
+		o.FinishReason = FinishNone
+		return
+	}
+	name := r.str()
+	switch string(name) {
+	case "stop":
+		o.FinishReason = FinishStop
+	case "eos":
+		o.FinishReason = FinishEOS
+	case "length":
+		o.FinishReason = FinishLength
+	case "cancelled", "abort":
+		o.FinishReason = FinishCancelled
+	case "content_filter":
+		o.FinishReason = FinishContentFilter
+	case "error":
+		o.FinishReason, o.FinishError = FinishError, "the engine ended with an error and gave no message"
+	default:
+		message, ok := strings.CutPrefix(string(name), "error:")
+		if !ok {
+			r.fail("unknown finish reason %q", name)
+			return
+		}
+		o.FinishReason, o.FinishError = FinishError, strings.TrimSpace(message)
+	}
+}
+
+func (r *reader) stopReason() StopReason {
+	switch r.peek() {
+	case kindNull:
+		r.null()
+		return StopReason{}
+	case kindString:
+		return StopReason{Kind: StopString, Text: string(r.str())}
+	}
+	return StopReason{Kind: StopToken, ID: r.uint32()}
+}
+
+func (r *reader) appendStrs(dst []string) []string {
+	if r.null() {
+		return dst
+	}
+	for s := r.openArray(); r.elem(&s); {
+		dst = append(dst, string(r.str()))
+	}
+	return dst
+}
+
+func (r *reader) appendFloats(dst []float64) []float64 {
+	if r.null() {
+		return dst
+	}
+	for s := r.openArray(); r.elem(&s); {
+		dst = append(dst, r.float())
+	}
+	return dst
+}
+
+func (r *reader) topLogProbs(dst [][]TopLogProb) [][]TopLogProb {
+	if r.null() {
+		return dst
+	}
+	for s := r.openArray(); r.elem(&s); {
+		var at []TopLogProb
+		if !r.null() {
+			for e := r.openArray(); r.elem(&e); {
+				at = append(at, r.topLogProb())
+			}
+		}
+		dst = append(dst, at)
+	}
+	return dst
+}
+
+func (r *reader) topLogProb() (p TopLogProb) {
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			return p
+		}
+		switch string(key) {
+		case "rank":
+			if !r.null() {
+				p.Rank = r.uint32()
+			}
+		case "token_id":
+			p.TokenID = r.uint32()
+		case "token":
+			if p.HasToken = !r.null(); p.HasToken {
+				p.Token = string(r.str())
+			}
+		case "logprob":
+			p.LogProb = r.float()
+		case "bytes":
+			p.Bytes = r.byteList()
+		default:
+			r.skip()
+		}
+	}
+}
+
+// byteList reads bytes as an array of integers or packed.
+func (r *reader) byteList() []byte {
+	switch r.peek() {
+	case kindNull:
+		r.null()
+		return nil
+	case kindBytes:
+		return append([]byte{}, r.bytes()...)
+	}
+	list := []byte{}
+	for s := r.openArray(); r.elem(&s); {
+		list = append(list, byte(r.uint(math.MaxUint8)))
+	}
+	return list
+}
+
+func (r *reader) usage() *Usage {
+	if r.null() {
+		return nil
+	}
+	u := &Usage{}
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		if !ok {
+			return u
+		}
+		switch string(key) {
+		case "prompt_tokens":
+			u.PromptTokens = r.tokenCount()
+		case "completion_tokens":
+			u.CompletionTokens = r.tokenCount()
+		case "total_tokens":
+			u.TotalTokens = r.tokenCount()
+		case "prompt_tokens_details":
+			u.CachedTokens = r.detail("cached_tokens")
+		case "completion_tokens_details":
+			u.ReasoningTokens = r.detail("reasoning_tokens")
+		default:
+			r.skip()
+		}
+	}
+}
+
+func (r *reader) tokenCount() int {
+	if r.null() {
+		return 0
+	}
+	return int(r.uint32())
+}
+
+// detail reads one count out of a map of details.
+func (r *reader) detail(name string) (v *int) {
+	if r.null() {
+		return nil
+	}
+	for s := r.openMap(); ; {
+		key, ok := r.key(&s)
+		switch {
+		case !ok:
+			return v
+		case string(key) != name:
+			r.skip()
+		case r.null():
+			v = nil
+		default:
+			v = new(int(r.uint32()))
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// maxDepth bounds the nesting of values. Guided-decoding schemas may be 500 deep; nothing needs more than twice that.
+const maxDepth = 1000
+
+// errValue is the root of all decoding errors.
+var errValue = errors.New("malformed value")
+
+// kind is what the next value is.
+type kind uint8
+
+const (
+	kindNull kind = iota
+	kindBool
+	kindInt
+	kindFloat
+	kindString
+	kindBytes // msgpack only
+	kindArray
+	kindMap
+	kindExt // msgpack only
+	kindBad
+)
+
+var kindNames = [...]string{"null", "bool", "integer", "float", "string", "bytes", "array", "map", "extension", "no value"}
+
+func (k kind) String() string { return kindNames[k] }
+
+// reader pulls values out of a JSON or msgpack body, without reflection. One decoder on top of it serves both codecs,
+// so the two agree by construction. The first error sticks: afterwards every method returns zero values and every
+// sequence is at its end, so callers look at err once.
+type reader struct {
+	b       []byte
+	i       int
+	codec   Codec
+	depth   int
+	err     error
+	scratch []byte // unescaped JSON strings; valid until the next string
+}
+
+// seq is the state of one map or array being read.
+type seq struct {
+	left  uint64 // msgpack: entries still to come
+	begun bool   // JSON: an entry has been read
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w at byte %d: "+format, append([]any{errValue, r.i}, args...)...)
+	}
+}
+
+func (r *reader) mismatch(want string) { r.fail("%s where %s is expected", r.peek(), want) }
+
+// finish reports the first error, or what follows the one value that a body holds.
+func (r *reader) finish() error {
+	if r.err == nil && r.codec == JSON {
+		r.space()
+	}
+	if r.err == nil && r.i != len(r.b) {
+		r.fail("%d bytes after the value", len(r.b)-r.i)
+	}
+	return r.err
+}
+
+func (r *reader) peek() kind {
+	if r.err != nil {
+		return kindBad
+	}
+	if r.codec == JSON {
+		return r.jsonPeek()
+	}
+	if r.i >= len(r.b) {
+		return kindBad
+	}
+	return mpKind(r.b[r.i])
+}
+
+// null consumes a null and reports whether there was one.
+func (r *reader) null() bool {
+	if r.peek() != kindNull {
+		return false
+	}
+	if r.codec == JSON {
+		return r.literal("null")
+	}
+	r.i++
+	return true
+}
+
+func (r *reader) openMap() (s seq) {
+	if r.peek() != kindMap {
+		r.mismatch("a map")
+		return s
+	}
+	r.enter()
+	if r.codec == JSON {
+		r.i++
+		return s
+	}
+	s.left = r.mpMapLen()
+	return s
+}
+
+func (r *reader) openArray() (s seq) {
+	if r.peek() != kindArray {
+		r.mismatch("an array")
+		return s
+	}
+	r.enter()
+	if r.codec == JSON {
+		r.i++
+		return s
+	}
+	s.left = r.mpArrayLen()
+	return s
+}
+
+func (r *reader) enter() {
+	if r.depth++; r.depth > maxDepth {
+		r.fail("nested deeper than %d", maxDepth)
+	}
+}
+
+// key reads the next key of a map; ok is false at the map's end. The key is valid until the next string is read.
+func (r *reader) key(s *seq) (key []byte, ok bool) {
+	if r.err != nil {
+		return nil, false
+	}
+	if r.codec == JSON {
+		if !r.jsonNext(s, '}') {
+			return nil, false
+		}
+		key = r.str()
+		r.space()
+		if r.err == nil && (r.i >= len(r.b) || r.b[r.i] != ':') {
+			r.fail("no colon after a key")
+		}
+		r.i++
+		return key, r.err == nil
+	}
+	if s.left == 0 {
+		r.depth--
+		return nil, false
+	}
+	s.left--
+	key = r.mpKey()
+	return key, r.err == nil
+}
+
+// elem reports whether another element of an array follows.
+func (r *reader) elem(s *seq) bool {
+	if r.err != nil {
+		return false
+	}
+	if r.codec == JSON {
+		return r.jsonNext(s, ']')
+	}
+	if s.left == 0 {
+		r.depth--
+		return false
+	}
+	s.left--
+	return true
+}
+
+// str reads a string. The bytes are valid until the next string is read.
+func (r *reader) str() []byte {
+	if r.peek() != kindString {
+		r.mismatch("a string")
+		return nil
+	}
+	if r.codec == JSON {
+		return r.jsonString()
+	}
+	return r.mpString()
+}
+
+func (r *reader) boolean() bool {
+	if r.peek() != kindBool {
+		r.mismatch("a bool")
+		return false
+	}
+	if r.codec == JSON {
+		if r.b[r.i] == 't' {
+			return r.literal("true")
+		}
+		r.literal("false")
+		return false
+	}
+	r.i++
+	return r.b[r.i-1] == 0xc3
+}
+
+// integer is a number of up to 64 bits and its sign: neg with mag 0 doesn't occur.
+type integer struct {
+	mag uint64
+	neg bool
+}
+
+func (r *reader) integer() (n integer) {
+	if r.peek() != kindInt {
+		r.mismatch("an integer")
+		return n
+	}
+	if r.codec == JSON {
+		return r.jsonInteger()
+	}
+	return r.mpInteger()
+}
+
+func (r *reader) uint(limit uint64) uint64 {
+	n := r.integer()
+	if n.neg || n.mag > limit {
+		r.fail("integer out of range: 0 to %d", limit)
+		return 0
+	}
+	return n.mag
+}
+
+func (r *reader) uint32() uint32 { return uint32(r.uint(math.MaxUint32)) }
+func (r *reader) uint64() uint64 { return r.uint(math.MaxUint64) }
+
+func (r *reader) int64() int64 {
+	n := r.integer()
+	switch {
+	case n.neg && n.mag <= 1<<63:
+		return -int64(n.mag)
+	case !n.neg && n.mag <= math.MaxInt64:
+		return int64(n.mag)
+	}
+	r.fail("integer out of range of 64 bits")
+	return 0
+}
+
+// float reads any number. A null is NaN: encoders without NaN and infinities write null for them.
+func (r *reader) float() float64 {
+	switch r.peek() {
+	case kindInt, kindFloat:
+		if r.codec == JSON {
+			return r.jsonFloat()
+		}
+		return r.mpFloat()
+	case kindNull:
+		r.null()
+		return math.NaN()
+	}
+	r.mismatch("a number")
+	return 0
+}
+
+// skip passes over one value of any kind, checking that it is well formed.
+func (r *reader) skip() {
+	switch r.peek() {
+	case kindNull:
+		r.null()
+	case kindBool:
+		r.boolean()
+	case kindInt, kindFloat:
+		r.float()
+	case kindString:
+		r.skipString()
+	case kindBytes, kindExt:
+		r.mpOpaque()
+	case kindArray:
+		for s := r.openArray(); r.elem(&s); {
+			r.skip()
+		}
+	case kindMap:
+		for s := r.openMap(); ; {
+			if _, ok := r.key(&s); !ok {
+				return
+			}
+			r.skip()
+		}
+	default:
+		r.fail("no value")
+	}
+}
+
+func (r *reader) skipString() {
+	if r.codec == JSON {
+		r.jsonRawString()
+		return
+	}
+	r.mpString()
+}
+
+// raw returns the next value as JSON, nil for null. From a JSON body the result aliases the body.
+func (r *reader) raw() []byte {
+	if r.null() || r.err != nil {
+		return nil
+	}
+	if r.codec == JSON {
+		r.space()
+		start := r.i
+		if r.skip(); r.err != nil {
+			return nil
+		}
+		return r.b[start:r.i:r.i]
+	}
+	out := r.appendJSON(nil)
+	if r.err != nil {
+		return nil
+	}
+	return out
+}
+
+// text reads a nullable string as a new string.
+func (r *reader) text() string {
+	if r.null() {
+		return ""
+	}
+	return string(r.str())
+}
+
+func (r *reader) space() {
+	for r.i < len(r.b) {
+		switch r.b[r.i] {
+		case ' ', '\t', '\n', '\r':
+			r.i++
+		default:
+			return
+		}
+	}
+}
+
+// rest returns what has not been read yet.
+func (r *reader) rest() []byte { return r.b[min(r.i, len(r.b)):] }
+
+func (r *reader) literal(want string) bool {
+	if !bytes.HasPrefix(r.rest(), []byte(want)) {
+		r.fail("malformed literal")
+		return false
+	}
+	r.i += len(want)
+	return true
+}

@@ -1,0 +1,187 @@
+package worker
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+)
+
+func mpKind(c byte) kind {
+	switch {
+	case c < 0x80, c >= 0xe0, c >= 0xcc && c <= 0xd3:
+		return kindInt
+	case c < 0x90, c == 0xde, c == 0xdf:
+		return kindMap
+	case c < 0xa0, c == 0xdc, c == 0xdd:
+		return kindArray
+	case c < 0xc0, c >= 0xd9 && c <= 0xdb:
+		return kindString
+	case c == 0xc0:
+		return kindNull
+	case c == 0xc2, c == 0xc3:
+		return kindBool
+	case c >= 0xc4 && c <= 0xc6:
+		return kindBytes
+	case c == 0xca, c == 0xcb:
+		return kindFloat
+	case c >= 0xc7 && c <= 0xc9, c >= 0xd4 && c <= 0xd8:
+		return kindExt
+	}
+	return kindBad // 0xc1 is never used
+}
+
+// be reads a big-endian integer of n bytes.
+func (r *reader) be(n int) uint64 {
+	b := r.take(uint64(n))
+	switch len(b) {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(binary.BigEndian.Uint16(b))
+	case 4:
+		return uint64(binary.BigEndian.Uint32(b))
+	case 8:
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (r *reader) take(n uint64) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if n > uint64(len(r.b)-r.i) {
+		r.fail("value of %d bytes, %d left", n, len(r.b)-r.i)
+		return nil
+	}
+	r.i += int(n)
+	return r.b[r.i-int(n) : r.i : r.i]
+}
+
+func (r *reader) next() byte {
+	if b := r.take(1); len(b) == 1 {
+		return b[0]
+	}
+	return 0xc1
+}
+
+// count checks a number of entries against what is left: each takes a byte at least, so that a short body can't
+// announce a long container.
+func (r *reader) count(n uint64, each uint64) uint64 {
+	if r.err == nil && n*each > uint64(len(r.b)-r.i) {
+		r.fail("container of %d entries, %d bytes left", n, len(r.b)-r.i)
+		return 0
+	}
+	return n
+}
+
+func (r *reader) mpMapLen() uint64 {
+	switch c := r.next(); c {
+	case 0xde:
+		return r.count(r.be(2), 2)
+	case 0xdf:
+		return r.count(r.be(4), 2)
+	default:
+		return r.count(uint64(c&0x0f), 2)
+	}
+}
+
+func (r *reader) mpArrayLen() uint64 {
+	switch c := r.next(); c {
+	case 0xdc:
+		return r.count(r.be(2), 1)
+	case 0xdd:
+		return r.count(r.be(4), 1)
+	default:
+		return r.count(uint64(c&0x0f), 1)
+	}
+}
+
+func (r *reader) mpString() []byte {
+	switch c := r.next(); c {
+	case 0xd9:
+		return r.take(r.be(1))
+	case 0xda:
+		return r.take(r.be(2))
+	case 0xdb:
+		return r.take(r.be(4))
+	default:
+		return r.take(uint64(c & 0x1f))
+	}
+}
+
+// mpKey reads a map key. Integer keys, which JSON can't have, are read as their decimal digits.
+func (r *reader) mpKey() []byte {
+	switch r.peek() {
+	case kindString:
+		return r.mpString()
+	case kindInt:
+		n := r.mpInteger()
+		if r.scratch = r.scratch[:0]; n.neg {
+			r.scratch = append(r.scratch, '-')
+		}
+		r.scratch = strconv.AppendUint(r.scratch, n.mag, 10)
+		return r.scratch
+	}
+	r.mismatch("a string as key")
+	return nil
+}
+
+// bytes reads packed bytes; it is called for kindBytes only.
+func (r *reader) bytes() []byte {
+	return r.take(r.be(1 << (r.next() - 0xc4)))
+}
+
+// mpOpaque passes over bytes or an extension.
+func (r *reader) mpOpaque() {
+	switch c := r.next(); {
+	case c <= 0xc6:
+		r.take(r.be(1 << (c - 0xc4)))
+	case c <= 0xc9:
+		r.take(1 + r.be(1<<(c-0xc7)))
+	default:
+		r.take(1 + 1<<(c-0xd4))
+	}
+}
+
+func (r *reader) mpInteger() integer {
+	switch c := r.next(); {
+	case c < 0x80:
+		return integer{mag: uint64(c)}
+	case c >= 0xe0:
+		return signed(int64(int8(c)))
+	case c <= 0xcf:
+		return integer{mag: r.be(1 << (c - 0xcc))}
+	case c == 0xd0:
+		return signed(int64(int8(r.be(1))))
+	case c == 0xd1:
+		return signed(int64(int16(r.be(2))))
+	case c == 0xd2:
+		return signed(int64(int32(r.be(4))))
+	default:
+		return signed(int64(r.be(8)))
+	}
+}
+
+func signed(v int64) integer {
+	if v < 0 {
+		return integer{mag: -uint64(v), neg: true}
+	}
+	return integer{mag: uint64(v)}
+}
+
+func (r *reader) mpFloat() float64 {
+	switch r.b[r.i] {
+	case 0xca:
+		r.i++
+		return float64(math.Float32frombits(uint32(r.be(4))))
+	case 0xcb:
+		r.i++
+		return math.Float64frombits(r.be(8))
+	}
+	n := r.mpInteger()
+	if n.neg {
+		return -float64(n.mag)
+	}
+	return float64(n.mag)
+}

@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// AppendJSONAsMsgpack appends the one value that the JSON text holds as msgpack. Integers of 64 bits stay exact; other
+// numbers become floats of 64 bits.
+func AppendJSONAsMsgpack(dst, json []byte) ([]byte, error) {
+	r := reader{b: json, codec: JSON}
+	n := len(dst)
+	dst = r.appendMsgpack(dst)
+	if err := r.finish(); err != nil {
+		return dst[:n], err
+	}
+	return dst, nil
+}
+
+// AppendMsgpackAsJSON appends the one value that the msgpack bytes hold as JSON. Integers of 64 bits stay exact, NaN,
+// infinities and extensions become null, packed bytes an array of numbers, integer keys their digits.
+func AppendMsgpackAsJSON(dst, msgpack []byte) ([]byte, error) {
+	r := reader{b: msgpack, codec: Msgpack}
+	n := len(dst)
+	dst = r.appendJSON(dst)
+	if err := r.finish(); err != nil {
+		return dst[:n], err
+	}
+	return dst, nil
+}
+
+func (r *reader) appendMsgpack(dst []byte) []byte {
+	switch r.peek() {
+	case kindNull:
+		r.null()
+		return append(dst, 0xc0)
+	case kindBool:
+		if r.boolean() {
+			return append(dst, 0xc3)
+		}
+		return append(dst, 0xc2)
+	case kindInt:
+		if n := r.integer(); n.neg {
+			return appendMsgpackInt(dst, -int64(n.mag))
+		} else {
+			return appendMsgpackUint(dst, n.mag)
+		}
+	case kindFloat:
+		return binary.BigEndian.AppendUint64(append(dst, 0xcb), math.Float64bits(r.float()))
+	case kindString:
+		return appendMsgpackString(dst, r.str())
+	case kindArray:
+		h := r.reserve(&dst)
+		n := 0
+		for s := r.openArray(); r.elem(&s); n++ {
+			dst = r.appendMsgpack(dst)
+		}
+		return h.fill(dst, n, 0x90, 0xdc)
+	case kindMap:
+		h := r.reserve(&dst)
+		n := 0
+		for s := r.openMap(); ; n++ {
+			key, ok := r.key(&s)
+			if !ok {
+				break
+			}
+			dst = r.appendMsgpack(appendMsgpackString(dst, key))
+		}
+		return h.fill(dst, n, 0x80, 0xde)
+	default:
+		r.fail("no value")
+		return dst
+	}
+}
+
+// head is room for the header of a container whose number of entries isn't known yet.
+type head struct{ at, size int }
+
+// reserve makes room for a header that is wide enough whatever follows: an entry takes two bytes of JSON at least.
+// Widening a header later would move all of the content, once for every level of nesting.
+func (r *reader) reserve(dst *[]byte) head {
+	h := head{at: len(*dst), size: 3}
+	if len(r.b)-r.i > math.MaxUint16 {
+		h.size = 5
+	}
+	*dst = append(*dst, make([]byte, h.size)...)
+	return h
+}
+
+// smallContent is how much content may move so that a small container gets the short header.
+const smallContent = 256
+
+func (h head) fill(dst []byte, n int, short, long byte) []byte {
+	at := dst[h.at:]
+	switch content := at[h.size:]; {
+	case n <= 15 && len(content) <= smallContent:
+		at[0] = short | byte(n)
+		copy(at[1:], content)
+		return dst[:len(dst)-h.size+1]
+	case h.size == 3:
+		at[0] = long
+		binary.BigEndian.PutUint16(at[1:], uint16(n))
+	default:
+		at[0] = long + 1
+		binary.BigEndian.PutUint32(at[1:], uint32(n))
+	}
+	return dst
+}
+
+// appendMsgpackString appends a string; msgpack readers refuse strings that are not UTF-8.
+func appendMsgpackString(dst, s []byte) []byte {
+	if !utf8.Valid(s) {
+		s = bytes.ToValidUTF8(s, []byte("\ufffd"))
+	}
+	return append(appendMsgpackStringHead(dst, len(s)), s...)
+}
+
+func (r *reader) appendJSON(dst []byte) []byte {
+	switch r.peek() {
+	case kindNull:
+		r.null()
+		return append(dst, "null"...)
+	case kindBool:
+		return strconv.AppendBool(dst, r.boolean())
+	case kindInt:
+		n := r.integer()
+		if n.neg {
+			dst = append(dst, '-')
+		}
+		return strconv.AppendUint(dst, n.mag, 10)
+	case kindFloat:
+		return appendJSONFloat(dst, r.float())
+	case kindString:
+		return appendJSONString(dst, r.str())
+	case kindBytes:
+		return appendJSONBytes(dst, r.bytes())
+	case kindExt:
+		r.mpOpaque()
+		return append(dst, "null"...)
+	case kindArray:
+		return r.appendJSONArray(dst)
+	case kindMap:
+		return r.appendJSONMap(dst)
+	default:
+		r.fail("no value")
+		return dst
+	}
+}
+
+func appendJSONBytes(dst, b []byte) []byte {
+	dst = append(dst, '[')
+	for i, c := range b {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(c), 10)
+	}
+	return append(dst, ']')
+}
+
+func (r *reader) appendJSONArray(dst []byte) []byte {
+	dst = append(dst, '[')
+	n := 0
+	for s := r.openArray(); r.elem(&s); n++ {
+		if n > 0 {
+			dst = append(dst, ',')
+		}
+		dst = r.appendJSON(dst)
+	}
+	return append(dst, ']')
+}
+
+func (r *reader) appendJSONMap(dst []byte) []byte {
+	dst = append(dst, '{')
+	n := 0
+	for s := r.openMap(); ; n++ {
+		key, ok := r.key(&s)
+		if !ok {
+			return append(dst, '}')
+		}
+		if n > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendJSONString(dst, key), ':')
+		dst = r.appendJSON(dst)
+	}
+}

@@ -1,0 +1,383 @@
+package worker
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// writer appends values of a body in one of the codecs, without reflection.
+type writer struct {
+	b     []byte
+	codec Codec
+	err   error
+}
+
+// open is the state of one map or array being written.
+type open struct {
+	at int // where its header stands
+	n  int // entries so far
+}
+
+func (w *writer) openMap() open {
+	o := open{at: len(w.b)}
+	if w.codec == JSON {
+		w.b = append(w.b, '{')
+	} else {
+		w.b = append(w.b, 0x80)
+	}
+	return o
+}
+
+// closeMap ends a map. Maps of more than 15 entries need a longer msgpack header, for which their content moves; the
+// maps written here are rarely that large.
+func (w *writer) closeMap(o *open) {
+	switch {
+	case w.codec == JSON:
+		w.b = append(w.b, '}')
+	case o.n <= 15:
+		w.b[o.at] |= byte(o.n)
+	default:
+		w.b = append(w.b, 0, 0)
+		copy(w.b[o.at+3:], w.b[o.at+1:len(w.b)-2])
+		w.b[o.at] = 0xde
+		binary.BigEndian.PutUint16(w.b[o.at+1:], uint16(o.n))
+	}
+}
+
+func (w *writer) key(o *open, name string) {
+	if w.codec == JSON {
+		if o.n > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.str(name)
+		w.b = append(w.b, ':')
+	} else {
+		w.str(name)
+	}
+	o.n++
+}
+
+func (w *writer) openArray(n int) open {
+	o := open{at: len(w.b)}
+	if w.codec == JSON {
+		w.b = append(w.b, '[')
+	} else {
+		w.b = appendMsgpackHead(w.b, n, 0x90, 15, 0xdc)
+	}
+	return o
+}
+
+// elem comes before every element of an array.
+func (w *writer) elem(o *open) {
+	if w.codec == JSON && o.n > 0 {
+		w.b = append(w.b, ',')
+	}
+	o.n++
+}
+
+func (w *writer) closeArray(*open) {
+	if w.codec == JSON {
+		w.b = append(w.b, ']')
+	}
+}
+
+func (w *writer) null() {
+	if w.codec == JSON {
+		w.b = append(w.b, "null"...)
+	} else {
+		w.b = append(w.b, 0xc0)
+	}
+}
+
+func (w *writer) boolean(v bool) {
+	switch {
+	case w.codec == JSON:
+		w.b = strconv.AppendBool(w.b, v)
+	case v:
+		w.b = append(w.b, 0xc3)
+	default:
+		w.b = append(w.b, 0xc2)
+	}
+}
+
+func (w *writer) uint(v uint64) {
+	if w.codec == JSON {
+		w.b = strconv.AppendUint(w.b, v, 10)
+	} else {
+		w.b = appendMsgpackUint(w.b, v)
+	}
+}
+
+func (w *writer) int(v int64) {
+	if w.codec == JSON {
+		w.b = strconv.AppendInt(w.b, v, 10)
+	} else {
+		w.b = appendMsgpackInt(w.b, v)
+	}
+}
+
+func (w *writer) float(v float64) {
+	if w.codec == JSON {
+		w.b = appendJSONFloat(w.b, v)
+	} else {
+		w.b = appendMsgpackFloat(w.b, v)
+	}
+}
+
+func (w *writer) str(s string) {
+	if w.codec == JSON {
+		w.b = appendJSONString(w.b, s)
+		return
+	}
+	w.b = append(appendMsgpackStringHead(w.b, len(s)), s...)
+}
+
+// json writes a value given as JSON text; empty is null.
+func (w *writer) json(raw []byte) {
+	if len(raw) == 0 {
+		w.null()
+		return
+	}
+	if w.codec == JSON {
+		w.b = append(w.b, raw...)
+		return
+	}
+	b, err := AppendJSONAsMsgpack(w.b, raw)
+	if err != nil {
+		if w.err == nil {
+			w.err = err
+		}
+		w.null()
+		return
+	}
+	w.b = b
+}
+
+func (w *writer) ids(ids []uint32) {
+	if w.codec != JSON {
+		w.b = appendMsgpackHead(w.b, len(ids), 0x90, 15, 0xdc)
+		for _, id := range ids {
+			w.b = appendMsgpackUint(w.b, uint64(id))
+		}
+		return
+	}
+	w.b = append(w.b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.b = strconv.AppendUint(w.b, uint64(id), 10)
+	}
+	w.b = append(w.b, ']')
+}
+
+func (w *writer) strs(list []string) {
+	a := w.openArray(len(list))
+	for _, s := range list {
+		w.elem(&a)
+		w.str(s)
+	}
+	w.closeArray(&a)
+}
+
+// The following write a field that is null when nil.
+
+func (w *writer) u32Field(o *open, name string, v *uint32) {
+	w.key(o, name)
+	if v == nil {
+		w.null()
+		return
+	}
+	w.uint(uint64(*v))
+}
+
+func (w *writer) u8Field(o *open, name string, v *uint8) {
+	w.key(o, name)
+	if v == nil {
+		w.null()
+		return
+	}
+	w.uint(uint64(*v))
+}
+
+func (w *writer) boolField(o *open, name string, v *bool) {
+	w.key(o, name)
+	if v == nil {
+		w.null()
+		return
+	}
+	w.boolean(*v)
+}
+
+func (w *writer) floatField(o *open, name string, v *float64) {
+	w.key(o, name)
+	if v == nil {
+		w.null()
+		return
+	}
+	w.float(*v)
+}
+
+func (w *writer) idsField(o *open, name string, v []uint32) {
+	w.key(o, name)
+	if v == nil {
+		w.null()
+		return
+	}
+	w.ids(v)
+}
+
+func (w *writer) jsonField(o *open, name string, v []byte) {
+	w.key(o, name)
+	w.json(v)
+}
+
+// optJSON writes a field that is left out when empty.
+func (w *writer) optJSON(o *open, name string, v []byte) {
+	if len(v) > 0 {
+		w.jsonField(o, name, v)
+	}
+}
+
+// optStr writes a field that is left out when empty.
+func (w *writer) optStr(o *open, name, v string) {
+	if v != "" {
+		w.key(o, name)
+		w.str(v)
+	}
+}
+
+func (w *writer) optU32(o *open, name string, v *uint32) {
+	if v != nil {
+		w.u32Field(o, name, v)
+	}
+}
+
+func (w *writer) optU64(o *open, name string, v *uint64) {
+	if v != nil {
+		w.key(o, name)
+		w.uint(*v)
+	}
+}
+
+// appendMsgpackHead appends the header of an array or map of n entries: short|n up to limit, else long with 16 bits or
+// long+1 with 32.
+func appendMsgpackHead(b []byte, n int, short byte, limit int, long byte) []byte {
+	switch {
+	case n <= limit:
+		return append(b, short|byte(n))
+	case n <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(b, long), uint16(n))
+	}
+	return binary.BigEndian.AppendUint32(append(b, long+1), uint32(n))
+}
+
+func appendMsgpackStringHead(b []byte, n int) []byte {
+	if n > 31 && n <= math.MaxUint8 {
+		return append(b, 0xd9, byte(n))
+	}
+	return appendMsgpackHead(b, n, 0xa0, 31, 0xda)
+}
+
+func appendMsgpackUint(b []byte, v uint64) []byte {
+	switch {
+	case v < 0x80:
+		return append(b, byte(v))
+	case v <= math.MaxUint8:
+		return append(b, 0xcc, byte(v))
+	case v <= math.MaxUint16:
+		return append(b, 0xcd, byte(v>>8), byte(v))
+	case v <= math.MaxUint32:
+		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(v))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xcf), v)
+}
+
+func appendMsgpackInt(b []byte, v int64) []byte {
+	switch {
+	case v >= 0:
+		return appendMsgpackUint(b, uint64(v))
+	case v >= -32:
+		return append(b, byte(v))
+	case v >= math.MinInt8:
+		return append(b, 0xd0, byte(v))
+	case v >= math.MinInt16:
+		return append(b, 0xd1, byte(v>>8), byte(v))
+	case v >= math.MinInt32:
+		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(v))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v))
+}
+
+// appendMsgpackFloat takes the short form when it loses nothing. NaN keeps the long one.
+func appendMsgpackFloat(b []byte, v float64) []byte {
+	if f := float32(v); float64(f) == v {
+		return binary.BigEndian.AppendUint32(append(b, 0xca), math.Float32bits(f))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(v))
+}
+
+// appendJSONFloat keeps the mark of a float on whole numbers, so that a value's kind survives. JSON has no NaN and no
+// infinities: they become null.
+func appendJSONFloat(b []byte, v float64) []byte {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return append(b, "null"...)
+	}
+	format := byte('f')
+	if a := math.Abs(v); a != 0 && (a < 1e-6 || a >= 1e21) {
+		format = 'e'
+	}
+	start := len(b)
+	b = strconv.AppendFloat(b, v, format, -1, 64)
+	for _, c := range b[start:] {
+		if c == '.' || c == 'e' {
+			return b
+		}
+	}
+	return append(b, ".0"...)
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendJSONString appends s quoted. Bytes that are not UTF-8 become U+FFFD.
+func appendJSONString[T string | []byte](b []byte, s T) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= 0x20 && c < utf8.RuneSelf && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			// Only the bytes of one character are looked at, so the conversion doesn't allocate.
+			v, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+			if v != utf8.RuneError || n != 1 {
+				i += n
+				continue
+			}
+			b = append(append(b, s[start:i]...), "\ufffd"...)
+		} else {
+			b = appendEscape(append(b, s[start:i]...), c)
+		}
+		i++
+		start = i
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+func appendEscape(b []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(b, '\\', c)
+	case '\n':
+		return append(b, '\\', 'n')
+	case '\r':
+		return append(b, '\\', 'r')
+	case '\t':
+		return append(b, '\\', 't')
+	}
+	return append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
+}
