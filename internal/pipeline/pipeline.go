@@ -58,6 +58,8 @@ type Delta struct {
 	Raw     []byte   // Text workers: one chunk in the client's format, as JSON
 	Event   string   // an annotation of the worker's: name
 	Comment []string // and its JSON values
+
+	Instance *worker.Instance // the worker that answers this prompt
 }
 
 // Sink receives a request's deltas, all from one goroutine at a time. An error it returns ends the request: the worker

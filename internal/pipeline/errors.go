@@ -1,0 +1,120 @@
+package pipeline
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// classes maps a worker's error class to the kind of failure and to the text a client sees when the worker gave none
+// that may be shown.
+var classes = map[string]struct {
+	kind   fault.Kind
+	phrase string
+}{
+	"InvalidRequest":    {fault.BadRequest, "Invalid request"},
+	"Unauthenticated":   {fault.Unauthenticated, "Authentication required"},
+	"PermissionDenied":  {fault.PermissionDenied, "Permission denied"},
+	"NotFound":          {fault.NotFound, "Resource not found"},
+	"Conflict":          {fault.Conflict, "Request conflict"},
+	"PayloadTooLarge":   {fault.TooLarge, "Request payload too large"},
+	"UnsupportedMedia":  {fault.UnsupportedMedia, "Unsupported media type"},
+	"RateLimited":       {fault.RateLimited, "Rate limit exceeded"},
+	"CapacityExhausted": {fault.Overloaded, "Service temporarily overloaded"},
+	"Unavailable":       {fault.Unavailable, "Service temporarily unavailable"},
+	"BackendProtocol":   {fault.BadGateway, "Bad gateway"},
+	"DeadlineExceeded":  {fault.Timeout, "Request deadline exceeded"},
+	"NotImplemented":    {fault.NotImplemented, "Operation not implemented"},
+	"Cancelled":         {fault.Cancelled, "Request cancelled"},
+	"Internal":          {fault.Internal, internalPhrase},
+}
+
+const internalPhrase = "Internal server error"
+
+// workerFault makes a fault of an error item. Nothing but what the worker marked as public reaches the client. first
+// tells that no output came before it.
+func workerFault(it *worker.Item, first bool) *fault.Error {
+	e := it.Err
+	if e == nil { // an error event that says nothing
+		return engineFault("", first)
+	}
+	if unclassified(e) && e.PublicType == "" {
+		return engineFault(e.Message, first).Because(e)
+	}
+	class := e.Class
+	if e.Reason == "router.queue_deadline_exceeded" { // the worker's own queue was too long
+		class = "RateLimited"
+	}
+	c, ok := classes[class]
+	if !ok {
+		c = classes["Internal"]
+	}
+	f := &fault.Error{Kind: c.kind, Origin: fault.FromWorker, Message: c.phrase}
+	switch e.PublicType {
+	case "message":
+		if e.Public != "" {
+			f.Message = e.Public
+		}
+	case "context_length", "size_limit", "rate_limit":
+		if json.Unmarshal(e.PublicRaw, &f.Details) != nil {
+			f.Details = nil
+		}
+		if e.PublicType == "context_length" {
+			f.Code = "context_length_exceeded"
+		}
+	}
+	return f.Because(e)
+}
+
+// unclassified reports whether the worker said no more than that something went wrong.
+func unclassified(e *worker.Error) bool {
+	if e.Class != "Internal" {
+		return false
+	}
+	switch e.Reason {
+	case "runtime.unclassified", "backend.unknown":
+		return true
+	}
+	return false
+}
+
+// statuses are the kinds of those HTTP codes an engine may name in a JSON message. Further 4xx codes are bad requests
+// and everything else is internal.
+var statuses = map[int]string{
+	401: "Unauthenticated", 403: "PermissionDenied", 404: "NotFound", 409: "Conflict", 413: "PayloadTooLarge",
+	415: "UnsupportedMedia", 429: "RateLimited", 499: "Cancelled", 501: "NotImplemented", 503: "Unavailable",
+	529: "CapacityExhausted",
+}
+
+// engineFault makes a fault of an engine's own message, which is private. Engines may state a status by making it a
+// JSON object {"code":N,"message":…}.
+func engineFault(message string, first bool) *fault.Error {
+	var said struct {
+		Code int `json:"code"`
+	}
+	status := 500
+	if strings.HasPrefix(message, "{") && json.Unmarshal([]byte(message), &said) == nil && said.Code != 0 {
+		status = said.Code
+	}
+	class := "Internal"
+	switch name, ok := statuses[status]; {
+	case ok:
+		class = name
+	case status >= 400 && status < 500:
+		class = "InvalidRequest"
+	}
+	c := classes[class]
+	f := &fault.Error{Kind: c.kind, Origin: fault.FromWorker, Message: c.phrase}
+	if c.kind == fault.Internal && first {
+		f.Details = map[string]any{"backend_status": status}
+	}
+	return f.Because(engineError(message))
+}
+
+// engineError is an engine's message, for the log.
+type engineError string
+
+// Error returns the engine's text.
+func (e engineError) Error() string { return "engine: " + string(e) }

@@ -1,0 +1,215 @@
+package pipeline
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/prepost"
+)
+
+// PrepareChat renders, tokenises and maps a validated chat request into what the set's workers take. It reads req and
+// the body behind it, also in the result: both have to stay as they are until the request has been dispatched.
+// Failures are *fault.Error, or ctx's error when it ended first.
+func (p *Pipeline) PrepareChat(
+	ctx context.Context, set *catalog.Set, meta Meta, req *openai.ChatRequest,
+) (*Prepared, error) {
+	out := newPrepared(set, meta, &req.Common)
+	out.Chat = true
+	p.prepare.countMedia(req.Model, req.Conversation.Media)
+	// Workers that take text have their own template and tokenizer.
+	if set.TakesText() {
+		out.Raw = req.Forward()
+		return out, nil
+	}
+	ids, err := p.chatTokens(ctx, out, req)
+	if err != nil {
+		return nil, err
+	}
+	// Mapping follows tokenising, so that a conversation the template refuses is reported as that.
+	q, err := chatRequest(set, &out.Meta, req)
+	if err != nil {
+		return nil, err
+	}
+	if q.TokenIDs = ids; len(ids) == 0 {
+		return nil, fault.Bad("messages", "the conversation renders to an empty prompt")
+	}
+	if err := fitBudget(set, q, "messages", false); err != nil {
+		return nil, err
+	}
+	p.prepare.inputTokens(req.Model, len(ids))
+	out.Requests = []*worker.Request{q}
+	return out, nil
+}
+
+// PrepareCompletion tokenises and maps a validated completion request; see PrepareChat.
+func (p *Pipeline) PrepareCompletion(
+	ctx context.Context, set *catalog.Set, meta Meta, req *openai.CompletionRequest,
+) (*Prepared, error) {
+	out := newPrepared(set, meta, &req.Common)
+	if set.TakesText() {
+		out.Raw = req.Forward()
+		return out, nil
+	}
+	prompts, err := p.completionTokens(ctx, set, req)
+	if err != nil {
+		return nil, err
+	}
+	first := completionRequest(set, &out.Meta, req)
+	out.Requests = make([]*worker.Request, len(prompts))
+	for i, ids := range prompts {
+		q := *first // the prompts of a batch share all but their tokens
+		q.TokenIDs = ids
+		if err := fitBudget(set, &q, promptPath(&req.Prompt, i), true); err != nil {
+			return nil, err
+		}
+		p.prepare.inputTokens(req.Model, len(ids))
+		out.Requests[i] = &q
+	}
+	return out, nil
+}
+
+// newPrepared fills in what doesn't depend on the prompt. The body's choice of a worker comes before the header's; a
+// decode worker is the one that answers, so naming it pins the request too.
+func newPrepared(set *catalog.Set, meta Meta, c *openai.Common) *Prepared {
+	out := &Prepared{Set: set, Model: c.Model, Meta: meta, Choices: 1}
+	if c.N != nil {
+		out.Choices = int(*c.N)
+	}
+	out.Pin = meta.BackendInstanceID
+	if x := c.NvExt; x != nil {
+		switch {
+		case x.BackendInstanceID != nil:
+			out.Pin = x.BackendInstanceID
+		case x.DecodeWorkerID != nil:
+			out.Pin = x.DecodeWorkerID
+		}
+	}
+	return out
+}
+
+// chatTokens returns the prompt's tokens: those the client brought, or the rendered conversation's.
+func (p *Pipeline) chatTokens(ctx context.Context, out *Prepared, req *openai.ChatRequest) ([]uint32, error) {
+	set, x := out.Set, req.NvExt
+	if x != nil && x.TokenData != nil {
+		return x.TokenData, checkTokens(set.Tokenizer, x.TokenData, "nvext.token_data")
+	}
+	// Only what an annotation asks for is kept: prompts are large, and streams are long.
+	prompt, err := p.render(ctx, set, req)
+	if err != nil {
+		return nil, err
+	}
+	if x.Wants("formatted_prompt") {
+		out.Prompt = prompt
+	}
+	return p.tokenise(ctx, set.Tokenizer, prompt)
+}
+
+// render applies the model's template to the conversation.
+func (p *Pipeline) render(ctx context.Context, set *catalog.Set, req *openai.ChatRequest) (string, error) {
+	if set.Renderer == nil {
+		return "", fault.Bad("model", "model %q has no chat template; use /v1/completions", req.Model)
+	}
+	ctx, span := p.tracer.Start(ctx, "prepost.render")
+	defer span.End()
+	// One clock for the metric and for what the template takes as now.
+	begin := time.Now()
+	in := prepost.ChatInput{
+		Messages:             req.Messages,
+		Tools:                templateTools(set, req),
+		Documents:            req.Documents,
+		Kwargs:               templateKwargs(req),
+		AddGenerationPrompt:  req.AddGenerationPrompt == nil || *req.AddGenerationPrompt,
+		ContinueFinalMessage: isOn(req.ContinueFinal),
+		Now:                  begin,
+	}
+	prompt, err := set.Renderer.Render(ctx, &in)
+	p.prepare.template.Observe(time.Since(begin).Seconds())
+	if err != nil {
+		endWith(span, err)
+		return "", err
+	}
+	return prompt, nil
+}
+
+// tokenise encodes a prompt. The template has put the special tokens where they belong, so none are added; completion
+// prompts are taken as literally.
+func (p *Pipeline) tokenise(ctx context.Context, tokenizer prepost.Tokenizer, text string) ([]uint32, error) {
+	ctx, span := p.tracer.Start(ctx, "prepost.tokenise")
+	defer span.End()
+	begin := time.Now()
+	ids, err := tokenizer.Encode(ctx, text, false)
+	took := time.Since(begin)
+	p.prepare.tokenise.Observe(took.Seconds())
+	p.prepare.latency.Observe(float64(took) / float64(time.Millisecond))
+	if err != nil {
+		endWith(span, err)
+		return nil, err
+	}
+	// Attributes are boxed, which an unrecorded span needn't pay for.
+	if span.IsRecording() {
+		span.SetAttributes(inputTokensAttr.Int(len(ids)))
+	}
+	return ids, nil
+}
+
+// completionTokens returns the tokens of each prompt of a completion request.
+func (p *Pipeline) completionTokens(
+	ctx context.Context, set *catalog.Set, req *openai.CompletionRequest,
+) ([][]uint32, error) {
+	// Token ids brought along stand for the whole prompt, as in chat.
+	if x := req.NvExt; x != nil && x.TokenData != nil {
+		return [][]uint32{x.TokenData}, checkTokens(set.Tokenizer, x.TokenData, "nvext.token_data")
+	}
+	// The worker gets the tensor in place of tokens.
+	if req.PromptEmbeds != nil {
+		return [][]uint32{{}}, nil
+	}
+	if len(req.Prompt.Tokens) > 0 {
+		for i, ids := range req.Prompt.Tokens {
+			if err := checkTokens(set.Tokenizer, ids, promptPath(&req.Prompt, i)); err != nil {
+				return nil, err
+			}
+		}
+		return req.Prompt.Tokens, nil
+	}
+	// One after the other: the executor of the model's tokenizer bounds how many run at once over all requests, and a
+	// batch is not to take more than its share.
+	out := make([][]uint32, len(req.Prompt.Texts))
+	for i, text := range req.Prompt.Texts {
+		ids, err := p.tokenise(ctx, set.Tokenizer, text)
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) == 0 {
+			return nil, fault.Bad(promptPath(&req.Prompt, i), "the prompt has no tokens")
+		}
+		out[i] = ids
+	}
+	return out, nil
+}
+
+// promptPath is the JSON path of prompt i.
+func promptPath(p *openai.Prompt, i int) string {
+	if p.Batch {
+		return "prompt[" + strconv.Itoa(i) + "]"
+	}
+	return "prompt"
+}
+
+// checkTokens refuses ids outside the vocabulary: a worker may not survive them.
+func checkTokens(tokenizer prepost.Tokenizer, ids []uint32, path string) error {
+	// VocabSize counts added tokens too, so every id the tokenizer itself gives passes.
+	size := tokenizer.VocabSize()
+	for i, id := range ids {
+		if int64(id) >= int64(size) {
+			at := path + "[" + strconv.Itoa(i) + "]"
+			return fault.Bad(at, "`%s` must be a token id below %d, the size of the vocabulary, not %d", at, size, id)
+		}
+	}
+	return nil
+}

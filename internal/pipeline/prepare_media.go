@@ -1,0 +1,56 @@
+package pipeline
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// mediaKinds are the kinds of media workers know, in the order they are written.
+var mediaKinds = [...]string{"image_url", "video_url", "audio_url"}
+
+// mediaKey returns the worker's name for a kind of content part; empty when it knows none.
+func mediaKey(kind string) string {
+	switch kind {
+	case "image_url", "video_url", "audio_url":
+		return kind
+	case "input_audio": // its bytes have become a data URL
+		return "audio_url"
+	}
+	return ""
+}
+
+// mediaData returns the URLs of the conversation's media by kind, in order: {"image_url":[{"Url":…}]}. It is empty
+// when there are none. Fetching and decoding is the worker's part. A part that no worker could be told of is refused: an
+// answer as if it weren't there would be a wrong one.
+func mediaData(media []openai.Media) (json.RawMessage, error) {
+	if len(media) == 0 {
+		return nil, nil
+	}
+	for i := range media {
+		if m := &media[i]; mediaKey(m.Kind) == "" {
+			path := "messages[" + strconv.Itoa(m.Message) + "].content[" + strconv.Itoa(m.Part) + "]"
+			return nil, fault.Bad(path, "`%s` is of type %q, which no model here takes", path, m.Kind)
+		}
+	}
+	var w objectWriter
+	// Each kind is a list of its own; within it the order is that of the placeholders in the prompt.
+	for _, kind := range mediaKinds {
+		list := []byte{'['} // stays alone when there are none of the kind
+		for i := range media {
+			if mediaKey(media[i].Kind) != kind {
+				continue
+			}
+			if len(list) > 1 {
+				list = append(list, ',')
+			}
+			list = append(appendQuoted(append(list, `{"Url":`...), media[i].URL), '}')
+		}
+		if len(list) > 1 {
+			w.raw(kind, append(list, ']'))
+		}
+	}
+	return w.done(), nil
+}

@@ -1,0 +1,190 @@
+package pipeline
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/prepost/chain"
+	"github.com/portico-llm/portico/internal/router"
+)
+
+// leg turns the items of one worker stream into deltas. It belongs to one goroutine.
+type leg struct {
+	sink     Sink
+	prompt   int
+	raw      bool                  // the worker answers in the client's format
+	stop     worker.StopConditions // of the request, which doesn't live as long
+	choices  []legChoice
+	open     int  // choices that go on
+	local    bool // a choice was ended here, so that the worker is to be told
+	items    int  // outputs seen, dropped ones included
+	tokens   int
+	instance *worker.Instance
+
+	span      trace.Span
+	began     time.Time
+	roundtrip prometheus.Observer
+
+	delta Delta  // reused for every item
+	text  []byte // its text
+}
+
+type legChoice struct {
+	chain *chain.Choice
+	seen  bool
+	done  bool
+}
+
+// newLeg makes a chain for every choice, while the prompt is still there for the decoders to look at.
+func newLeg(req *Prepared, prompt int, sink Sink) *leg {
+	l := &leg{sink: sink, prompt: prompt, raw: len(req.Requests) == 0}
+	if l.raw {
+		return l
+	}
+	q := req.Requests[prompt]
+	skip := q.Output.SkipSpecialTokens == nil || *q.Output.SkipSpecialTokens
+	l.stop = q.Stop
+	l.choices = make([]legChoice, max(req.Choices, 1))
+	l.open = len(l.choices)
+	for i := range l.choices {
+		l.choices[i].chain = chain.New(chain.Options{
+			Decoder:     req.Set.Tokenizer.NewDecoder(q.TokenIDs, skip),
+			Stop:        &l.stop,
+			IncludeStop: isOn(q.Sampling.IncludeStopStr),
+			NoStopTrim:  isOn(q.Output.NoStopTrim),
+		})
+	}
+	return l
+}
+
+// item handles one item of the stream. It is the function given to Each.
+func (l *leg) item(it *worker.Item, more bool) error {
+	if it.Err != nil || it.Event == "error" {
+		return workerFault(it, l.items == 0)
+	}
+	if it.Event != "" {
+		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Event: it.Event, Comment: it.Comment}
+		if err := l.sink.Delta(&l.delta); err != nil {
+			return err
+		}
+	}
+	if it.HasData {
+		if err := l.data(it); err != nil {
+			return err
+		}
+	}
+	if l.open == 0 && l.local && !l.raw {
+		return router.ErrStop
+	}
+	if more {
+		return nil
+	}
+	return l.sink.Flush()
+}
+
+func (l *leg) data(it *worker.Item) error {
+	if l.items++; l.items == 1 {
+		l.roundtrip.Observe(time.Since(l.began).Seconds())
+		l.span.AddEvent("first token")
+	}
+	if l.raw {
+		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Raw: it.Raw}
+		return l.sink.Delta(&l.delta)
+	}
+	return l.output(&it.Output)
+}
+
+// trailer handles an output of a choice that has ended: its tokens are dropped, but engines may send their count last.
+func (l *leg) trailer(o *worker.Output) error {
+	if o.Usage == nil {
+		return nil
+	}
+	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Usage: o.Usage}
+	return l.sink.Delta(&l.delta)
+}
+
+// output handles one engine output. Outputs of a choice that has ended are dropped: a client sees one finish reason.
+func (l *leg) output(o *worker.Output) error {
+	if int64(o.Index) >= int64(len(l.choices)) {
+		return errUnknownChoice(o.Index, len(l.choices))
+	}
+	if o.FinishReason == worker.FinishError {
+		return engineFault(o.FinishError, l.items == 1)
+	}
+	c := &l.choices[o.Index]
+	if c.done {
+		return l.trailer(o)
+	}
+	res, err := c.chain.Step(l.text[:0], o)
+	l.text = res.Text
+	if err != nil {
+		return errDecode.Because(err)
+	}
+	c.seen = true
+	l.tokens += res.Tokens
+	l.delta = Delta{
+		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance,
+		Text:        res.Text,
+		Tokens:      res.Tokens,
+		TokenIDs:    o.TokenIDs[:res.Tokens],
+		LogProbs:    o.LogProbs[:min(res.Tokens, len(o.LogProbs))],
+		TopLogProbs: o.TopLogProbs[:min(res.Tokens, len(o.TopLogProbs))],
+		Finish:      res.Finish,
+		StopReason:  res.StopReason,
+		Usage:       o.Usage,
+		EngineData:  o.EngineData,
+	}
+	if res.Finish != worker.FinishNone {
+		c.done = true
+		l.open--
+		l.local = l.local || (res.Stopped && o.FinishReason == worker.FinishNone)
+	}
+	return l.sink.Delta(&l.delta)
+}
+
+// end closes the choices that a complete stream left open, so that each has its finish reason, and releases what they
+// held back. A worker that ignores n never mentions the choices it didn't make: those don't exist. One that says
+// nothing at all has given an empty answer.
+func (l *leg) end() error {
+	if l.raw {
+		return l.sink.Flush()
+	}
+	if l.items == 0 {
+		l.choices[0].seen = true
+	}
+	for i := range l.choices {
+		c := &l.choices[i]
+		if c.done || !c.seen {
+			continue
+		}
+		text, err := c.chain.End(l.text[:0])
+		if err != nil {
+			return errDecode.Because(err)
+		}
+		c.done = true
+		l.text = text
+		l.delta = Delta{Prompt: l.prompt, Choice: i, Instance: l.instance, Text: text, Finish: worker.FinishStop}
+		if err := l.sink.Delta(&l.delta); err != nil {
+			return err
+		}
+	}
+	if l.span.IsRecording() {
+		l.span.SetAttributes(attribute.Int("portico.items", l.items))
+	}
+	return l.sink.Flush()
+}
+
+var errDecode = fault.New(fault.Internal, "The answer's tokens could not be decoded")
+
+func errUnknownChoice(index uint32, choices int) *fault.Error {
+	return &fault.Error{
+		Kind: fault.BadGateway, Origin: fault.FromWorker,
+		Message: "The worker answered with a choice that was not asked for",
+		Details: map[string]any{"index": index, "choices": choices},
+	}
+}

@@ -1,0 +1,30 @@
+package pipeline
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// stageMetrics are the pipeline's own, under the names operators already chart.
+type stageMetrics struct {
+	route     prometheus.Observer // pick, deliver, and wait for the worker to begin
+	roundtrip prometheus.Observer // from the worker's beginning to its first output
+	routing   prometheus.Gauge    // requests now in the route stage
+}
+
+func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
+	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "dynamo_frontend", Name: "stage_duration_seconds",
+		Help:    "Pipeline stage duration (seconds)",
+		Buckets: []float64{0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5},
+	}, []string{"stage"})
+	requests := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "dynamo_frontend", Name: "stage_requests",
+		Help: "Number of requests currently in the given pipeline stage",
+	}, []string{"stage", "phase"})
+	if reg != nil {
+		reg.MustRegister(duration, requests)
+	}
+	return &stageMetrics{
+		route:     duration.WithLabelValues("route"),
+		roundtrip: duration.WithLabelValues("transport_roundtrip"),
+		routing:   requests.WithLabelValues("route", "aggregated"),
+	}
+}
