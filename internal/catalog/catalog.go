@@ -1,14 +1,31 @@
-// Package catalog holds the models being served. It follows discovery, builds what a model needs (card, template,
-// tokenizer) when its first worker appears, and retires it after its last. Readers take an immutable snapshot.
+// Package catalog holds the models being served. It follows discovery, builds what a model needs (template, tokenizer)
+// when its first worker appears, and retires it after its last. Readers take an immutable table; only Run's goroutine
+// changes it.
+//
+//	Store.Watch ─▶ records (parsed, accepted?) ─▶ groups (name, endpoint, worker type) ─▶ Load ─▶ table ─▶ Lookup
+//
+// A Set stays usable for whoever holds it, however long: its text is closed when the last Set that uses it has become
+// unreachable, which the garbage collector finds out, or when Run ends.
 package catalog
 
 import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/router"
 )
 
-// Set is a model at one endpoint: the workers there share one card. It is immutable; requests in flight may hold one
-// after it has been retired.
+// Set is a model at one endpoint: the workers there share one card. It is immutable but for Serves; requests in flight
+// may hold one after it has been retired. To hold one is to keep the Set itself reachable: whoever goes on with a part
+// of it, such as a Decoder, ends with runtime.KeepAlive(set).
 type Set struct {
 	Endpoint worker.EndpointID
 	Card     *worker.Card
@@ -19,7 +36,175 @@ type Set struct {
 	Renderer  prepost.Renderer // nil when the model has no chat template
 	Tokenizer prepost.Tokenizer
 	EOS       []prepost.TokenID
+
+	workers *atomic.Pointer[map[uint64]struct{}] // nil: every instance of the endpoint
 }
 
 // TakesText reports whether the set's workers take the client's request as it is and answer in the client's format.
 func (s *Set) TakesText() bool { return s.Card.ModelInput == "Text" }
+
+// Serves reports whether the instance now serves this model with this card. Other instances of the endpoint may serve
+// it with another card, or lack the adapter. Safe for concurrent use.
+func (s *Set) Serves(instanceID uint64) bool {
+	if s.workers == nil {
+		return true
+	}
+	_, ok := (*s.workers.Load())[instanceID]
+	return ok
+}
+
+// Text is what a model needs to turn text into tokens and back. Load returns it; the catalog closes it.
+type Text struct {
+	Renderer  prepost.Renderer // nil when the model has no chat template
+	Tokenizer prepost.Tokenizer
+	EOS       []prepost.TokenID
+
+	// Close releases renderer and tokenizer. It is called once, when no request can use them any more; nil: nothing to
+	// release.
+	Close func() error
+}
+
+// Snapshots is where the catalog learns of workers; *discovery.Store is one.
+type Snapshots interface {
+	Snapshot() *router.Snapshot
+	Watch(f func(*router.Snapshot)) (cancel func())
+}
+
+// LoadFunc builds what the record's model needs. It returns soon after ctx ends.
+type LoadFunc func(ctx context.Context, rec *worker.ModelRecord) (*Text, error)
+
+// Options of a Catalog. Store, Load and Sum are required.
+type Options struct {
+	Store Snapshots
+	Load  LoadFunc
+	Sum   func(*worker.Card) string // identifies a card: mdcsum
+
+	Namespace       string // serve only this namespace; empty or "dynamo": all
+	NamespacePrefix string // or those that begin with this; Namespace goes first
+	PrefixStrict    bool   // the prefix itself, with -legacy, or with - and eight hexadecimal digits; nothing else
+
+	Loaders     int           // models loaded at the same time; 0: 2
+	LoadTimeout time.Duration // of one attempt; 0: 2 min
+
+	ContextWindow, MaxOutput uint32 // shown in the list of models in place of the card's; 0: the card's
+
+	Log        *slog.Logger          // nil: slog.Default()
+	Registerer prometheus.Registerer // nil: no metrics
+
+	// sweepEvery is how long after a retirement the catalog first looks for texts that nobody holds; tests shorten it.
+	sweepEvery time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Loaders <= 0 {
+		o.Loaders = 2
+	}
+	if o.LoadTimeout <= 0 {
+		o.LoadTimeout = 2 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.sweepEvery <= 0 {
+		o.sweepEvery = time.Second
+	}
+	return o
+}
+
+// Catalog knows the models. Run is called once; everything else is safe for concurrent use, before, during and after
+// it.
+type Catalog struct {
+	opts  Options
+	table atomic.Pointer[table]
+
+	retired  atomic.Int64 // texts of retired models that are still open
+	failures atomic.Int64 // loads that failed
+}
+
+// New returns a catalog without models; Run fills it.
+func New(opts Options) *Catalog {
+	c := &Catalog{opts: opts.withDefaults()}
+	c.table.Store(&table{})
+	if c.opts.Registerer != nil {
+		c.opts.Registerer.MustRegister(&collector{catalog: c})
+	}
+	return c
+}
+
+// Run follows discovery until ctx ends. Then it waits for what is being loaded, closes every text and returns nil; no
+// request may be in flight by then.
+func (c *Catalog) Run(ctx context.Context) error {
+	f := newFollower(ctx, c)
+	return f.run(ctx)
+}
+
+// Lookup returns a set that can serve the model, given by its name or an alias. A model in several namespaces, or at
+// several endpoints, has several sets: Lookup draws one, weighted by its live workers. Sets that offer neither chat nor
+// completions are drawn only when there is no other.
+//
+// The error is a *fault.Error: NotFound with code model_not_found, or Unavailable for a model that is known but has no
+// worker ready, or is still being loaded.
+func (c *Catalog) Lookup(model string) (*Set, error) {
+	e := c.table.Load().models[model]
+	if e == nil {
+		return nil, notFound(model)
+	}
+	if s := draw(e.text); s != nil {
+		return s, nil
+	}
+	if s := draw(e.other); s != nil {
+		return s, nil
+	}
+	return nil, notReady(model)
+}
+
+func notFound(model string) *fault.Error {
+	return &fault.Error{
+		Kind: fault.NotFound, Code: "model_not_found", Param: "model",
+		Message: "The model `" + model + "` does not exist",
+	}
+}
+
+func notReady(model string) *fault.Error {
+	return &fault.Error{
+		Kind: fault.Unavailable, RetryAfter: time.Second, Code: "model_not_ready",
+		Message: "Model `" + model + "` is not ready to serve requests yet. The deployment may still be starting up or " +
+			"is not fully provisioned. Please retry shortly.",
+	}
+}
+
+// draw returns one of the sets, weighted; nil without any.
+func draw(c choices) *Set {
+	switch len(c.sets) {
+	case 0:
+		return nil
+	case 1:
+		return c.sets[0]
+	}
+	at := rand.IntN(c.upTo[len(c.upTo)-1]) //nolint:gosec // spreads load; nothing secret
+	for i, limit := range c.upTo {
+		if at < limit {
+			return c.sets[i]
+		}
+	}
+	return c.sets[len(c.sets)-1]
+}
+
+// ModelInfo is one line of the list of models.
+type ModelInfo struct {
+	ID            string   // name or alias
+	Created       int64    // Unix seconds: when the model was first seen
+	ContextWindow uint32   // tokens; 0: unknown
+	MaxOutput     uint32   // tokens; 0: unknown
+	Root          string   // the model this is a name or an adapter of
+	Parent        string   // base model of an adapter, when it is known
+	Endpoints     []string // what it offers, such as chat, completions, embedding
+	Ready         bool
+}
+
+// Models returns the models in the order of their ids, aliases included, whether or not they are ready. Models that only
+// prefill or encode for others are not listed. The caller must not change the slice.
+func (c *Catalog) Models() []ModelInfo { return c.table.Load().list }
+
+// Ready reports whether at least one model can be served.
+func (c *Catalog) Ready() bool { return c.table.Load().ready }

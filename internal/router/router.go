@@ -79,6 +79,10 @@ type Call struct {
 	TokenIDs  []uint32 // for the policy; may be nil
 	Pin       *uint64  // the instance the client insists on; nil: the policy chooses
 
+	// Serves narrows the choice to some of the endpoint's instances, given by their ids: those that hold an adapter, or
+	// those whose card is the one the request was prepared for. Nil admits all. It is called from several goroutines.
+	Serves func(instanceID uint64) bool
+
 	// Body appends the request body in the worker's codec to dst. It may be called again for another attempt.
 	Body func(dst []byte, codec worker.Codec) ([]byte, error)
 

@@ -1,0 +1,183 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/policy"
+)
+
+// fleet returns candidates with instance ids 100, 101, … and the given loads.
+func fleet(loads ...int64) []router.Candidate {
+	out := make([]router.Candidate, len(loads))
+	for i, load := range loads {
+		out[i] = router.Candidate{Instance: &worker.Instance{InstanceID: 100 + uint64(i)}, InFlight: load}
+	}
+	return out
+}
+
+// script returns a source of chance that yields the given numbers and fails on any bound it was not told of.
+func script(t *testing.T, draws ...[2]int) func(int) int {
+	t.Helper()
+	return func(n int) int {
+		if len(draws) == 0 {
+			t.Fatalf("unexpected draw below %d", n)
+		}
+		d := draws[0]
+		draws = draws[1:]
+		if d[0] != n {
+			t.Fatalf("drawn below %d, want below %d", n, d[0])
+		}
+		return d[1]
+	}
+}
+
+func mustNew(t *testing.T, mode string) router.Policy {
+	t.Helper()
+	p, err := policy.New(mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRoundRobin(t *testing.T) {
+	for _, mode := range []string{"", policy.RoundRobin} {
+		p := mustNew(t, mode)
+		var got []int
+		for ordinal := range uint64(7) {
+			i, err := p.Pick(&router.Query{Ordinal: ordinal}, fleet(9, 0, 5))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, i)
+		}
+		if d := cmp.Diff([]int{0, 1, 2, 0, 1, 2, 0}, got); d != "" {
+			t.Errorf("mode %q (-want +got):\n%s", mode, d)
+		}
+	}
+	if i, err := mustNew(t, policy.RoundRobin).Pick(&router.Query{Ordinal: 1<<64 - 1}, fleet(0, 0)); err != nil || i != 1 {
+		t.Errorf("last ordinal: %d, %v", i, err)
+	}
+}
+
+func TestRandom(t *testing.T) {
+	p := mustNew(t, policy.Random)
+	for _, want := range []int{0, 2, 1} {
+		got, err := p.Pick(&router.Query{Random: script(t, [2]int{3, want})}, fleet(1, 2, 3))
+		if err != nil || got != want {
+			t.Errorf("got %d, %v; want %d", got, err, want)
+		}
+	}
+}
+
+func TestLeastLoaded(t *testing.T) {
+	p := mustNew(t, policy.LeastLoad)
+	for _, tc := range []struct {
+		loads   []int64
+		ordinal uint64
+		want    int
+	}{
+		{[]int64{3}, 5, 0},
+		{[]int64{3, 1, 2}, 0, 1},
+		{[]int64{3, 1, 2}, 2, 1},
+		{[]int64{0, 0, 0}, 0, 0}, // equals take turns
+		{[]int64{0, 0, 0}, 1, 1},
+		{[]int64{0, 0, 0}, 5, 2},
+		{[]int64{1, 0, 0}, 0, 1},
+		{[]int64{0, 7, 0}, 1, 2},
+	} {
+		got, err := p.Pick(&router.Query{Ordinal: tc.ordinal}, fleet(tc.loads...))
+		if err != nil || got != tc.want {
+			t.Errorf("%v at %d: got %d, %v; want %d", tc.loads, tc.ordinal, got, err, tc.want)
+		}
+	}
+}
+
+func TestPowerOfTwo(t *testing.T) {
+	p := mustNew(t, policy.PowerOfTwo)
+	for _, tc := range []struct {
+		loads []int64
+		draws [][2]int
+		want  int
+	}{
+		{[]int64{4}, nil, 0},
+		{[]int64{4, 2}, [][2]int{{2, 0}, {1, 0}}, 1},
+		{[]int64{2, 4}, [][2]int{{2, 1}, {1, 0}}, 0},
+		{[]int64{2, 2, 0}, [][2]int{{3, 0}, {2, 0}}, 0}, // equals: the first drawn; the idle third was not drawn
+		{[]int64{2, 2, 0}, [][2]int{{3, 1}, {2, 1}}, 2}, // the second draw skips the first
+		{[]int64{9, 8, 7}, [][2]int{{3, 2}, {2, 1}}, 2},
+	} {
+		got, err := p.Pick(&router.Query{Random: script(t, tc.draws...)}, fleet(tc.loads...))
+		if err != nil || got != tc.want {
+			t.Errorf("%v: got %d, %v; want %d", tc.loads, got, err, tc.want)
+		}
+	}
+}
+
+func TestDirect(t *testing.T) {
+	p := mustNew(t, policy.Direct)
+	pin := func(id uint64) *uint64 { return &id }
+	for _, tc := range []struct {
+		name string
+		pin  *uint64
+		want int
+		kind fault.Kind
+	}{
+		{"named", pin(101), 1, 0},
+		{"gone", pin(999), 0, fault.Unavailable},
+		{"unnamed", nil, 0, fault.BadRequest},
+	} {
+		got, err := p.Pick(&router.Query{Pin: tc.pin}, fleet(0, 0))
+		if tc.kind == 0 && (err != nil || got != tc.want) {
+			t.Errorf("%s: got %d, %v", tc.name, got, err)
+		}
+		if tc.kind != 0 && (err == nil || fault.KindOf(err) != tc.kind) {
+			t.Errorf("%s: got %v, want kind %v", tc.name, err, tc.kind)
+		}
+	}
+}
+
+// Every policy refuses an empty field instead of dividing by zero, and always returns an index inside it.
+func TestAllModes(t *testing.T) {
+	for _, mode := range policy.Modes() {
+		p := mustNew(t, mode)
+		if _, err := p.Pick(&router.Query{}, nil); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("%s without candidates: %v", mode, err)
+		}
+		for n := 1; n < 6; n++ {
+			for ordinal := range uint64(20) {
+				id := 100 + ordinal%uint64(n)
+				draw := func(bound int) int { return int(ordinal) % bound }
+				got, err := p.Pick(&router.Query{Ordinal: ordinal, Pin: &id, Random: draw}, fleet(make([]int64, n)...))
+				if err != nil || got < 0 || got >= n {
+					t.Errorf("%s of %d: %d, %v", mode, n, got, err)
+				}
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for mode, want := range map[string]string{
+		"kv":                    "not supported yet",
+		"device-aware-weighted": "not supported yet",
+		"roundrobin":            "unknown router mode",
+	} {
+		_, err := policy.New(mode)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), fmt.Sprintf("%q", mode)) {
+			t.Errorf("%s: %v", mode, err)
+		}
+		for _, m := range policy.Modes() {
+			if !strings.Contains(err.Error(), m) {
+				t.Errorf("%s: %v doesn't name %s", mode, err, m)
+			}
+		}
+	}
+}
