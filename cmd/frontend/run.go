@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/internal/config"
+	"github.com/portico-llm/portico/internal/lifecycle"
+	"github.com/portico-llm/portico/internal/observe"
+)
+
+// run serves until ctx ends, and returns nil after an orderly stop. Everything is started in the direction in which a
+// request flows back, and stopped in the reverse: not ready, running streams finish within the grace period, the rest is
+// cancelled, then the ways to the workers, the models, discovery and the tracer.
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) (err error) {
+	listener, err := listen(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	a, err := build(ctx, cfg, log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
+
+	serving := lifecycle.New(context.WithoutCancel(ctx))
+	serving.Go("http", func(ctx context.Context) error { return a.server.Serve(ctx, listener) })
+	serving.Go("announce", func(ctx context.Context) error {
+		announce(ctx, cfg, a, listener.Addr(), log, stdout)
+		return nil
+	})
+	select {
+	case <-ctx.Done():
+		log.Info("stopping", "grace", cfg.HTTP.GracePeriod)
+	case <-a.failed():
+		log.Error("a part that can't be done without has failed", "error", a.cause())
+	case <-serving.Context().Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.HTTP.GracePeriod)
+	defer cancel()
+	if cut := a.server.Shutdown(grace); cut != nil {
+		log.Warn("the grace period was over before all requests", "error", cut)
+	}
+	return errors.Join(serving.Stop(), a.cause())
+}
+
+// listen binds the port first of all: of two servers started by mistake the second must not touch anything.
+func listen(ctx context.Context, cfg *config.Config) (net.Listener, error) {
+	tlsConfig, err := cfg.HTTP.TLS.Config()
+	if err != nil {
+		return nil, err
+	}
+	// Probes of idle connections are the HTTP server's business; without them accepting costs four calls less.
+	lc := net.ListenConfig{KeepAlive: -1}
+	l, err := lc.Listen(ctx, "tcp", cfg.HTTP.Address())
+	if err != nil {
+		return nil, fmt.Errorf("http-host, http-port: %w", err)
+	}
+	return withTLS(l, tlsConfig), nil
+}
+
+// readyPoll is how often announce looks for the first model.
+const readyPoll = 10 * time.Millisecond
+
+// announce tells when the server listens, and prints one line with a request to paste once there is a model.
+func announce(ctx context.Context, cfg *config.Config, a *app, addr net.Addr, log *slog.Logger, stdout io.Writer) {
+	version, _ := observe.Version()
+	log.Info("listening", "address", addr.String(), "version", version, "discovery", cfg.Discovery.Backend)
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for !a.catalog.Ready() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	for _, m := range a.catalog.Models() {
+		if m.Ready {
+			fmt.Fprintln(stdout, readyLine(cfg, addr, m.ID))
+			return
+		}
+	}
+}
+
+// readyLine is the one line a new user needs.
+func readyLine(cfg *config.Config, addr net.Addr, model string) string {
+	scheme, host := "http", "localhost"
+	if cfg.HTTP.TLS.CertPath != "" {
+		scheme = "https"
+	}
+	port := 0
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		port = tcp.Port
+		if !tcp.IP.IsUnspecified() && !tcp.IP.IsLoopback() {
+			host = tcp.IP.String()
+		}
+	}
+	url := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/v1/chat/completions"
+	return fmt.Sprintf(`Portico is ready: curl -N %s -H 'Content-Type: application/json' `+
+		`-d '{"model":%q,"stream":true,"messages":[{"role":"user","content":"Hello!"}]}'`, url, model)
+}

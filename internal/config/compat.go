@@ -1,0 +1,140 @@
+package config
+
+// Reasons that several ignored settings share.
+const (
+	noKVRouter   = "routing by the workers' KV caches isn't offered yet"
+	noMigration  = "a request isn't moved to another worker once its answer has begun"
+	noAnthropic  = "the Anthropic API isn't offered yet"
+	noReasoning  = "reasoning isn't told apart from content yet"
+	noToolParser = "tool calls aren't parsed out of answers yet"
+	noGRPC       = "KServe's gRPC API isn't offered"
+	noBusyCheck  = "workers aren't refused work by their reported load yet"
+	noAffinity   = "sessions aren't bound to workers yet"
+	noWorkerTLS  = "TLS between this process and workers on the TCP planes isn't offered yet"
+	noPython     = "there is no Python in this process"
+	noSimulator  = "prefill times aren't simulated"
+	ofTheKernel  = "the kernel's own limit of waiting connections is used"
+	byTheWorker  = "what each worker's record says is used"
+	noBuckets    = "the default buckets are used"
+	noReqTrace   = "requests aren't recorded to files"
+)
+
+// addIgnored lists what Dynamo has and this frontend has no use for. Each is accepted with one warning.
+func (t *table) addIgnored() {
+	t.group = "Accepted for Dynamo's sake, without effect"
+	t.addIgnoredFrontend()
+	t.addIgnoredRouter()
+	t.addIgnoredSimulator()
+	t.addIgnoredVariables()
+}
+
+// ignore adds settings with an argument; each line is a key and its variables.
+func (t *table) ignore(reason, key, env string) *Setting {
+	s := t.add(key, env, ignoredText(), "")
+	s.Ignored = reason
+	return s
+}
+
+// ignoreSwitch adds a setting that is on or off.
+func (t *table) ignoreSwitch(reason, key, env string) *Setting {
+	s := t.add(key, env, ignoredSwitch(), "")
+	s.Ignored = reason
+	return s
+}
+
+// addIgnoredFrontend lists flags of Dynamo's frontend itself.
+func (t *table) addIgnoredFrontend() {
+	t.ignoreSwitch("there is no chat on the terminal", "interactive", "DYN_INTERACTIVE").alias("i")
+	t.ignore(noKVRouter, "kv-cache-block-size", "DYN_KV_CACHE_BLOCK_SIZE")
+	t.ignoreSwitch(noKVRouter, "serve-indexer", "DYN_SERVE_INDEXER")
+	for _, name := range []string{"cert", "key", "ca-cert", "client-cert", "client-key", "client-ca-cert"} {
+		t.ignore(noWorkerTLS, "tcp-tls-"+name+"-path", envName("DYN_TCP_TLS_", name, "_PATH"))
+	}
+	t.ignore(noMigration, "migration-limit", "DYN_MIGRATION_LIMIT")
+	t.ignore(noMigration, "migration-max-seq-len", "DYN_MIGRATION_MAX_SEQ_LEN")
+	t.ignoreSwitch(noGRPC, "kserve-grpc-server", "DYN_KSERVE_GRPC_SERVER")
+	t.ignore(noGRPC, "grpc-metrics-port", "DYN_GRPC_METRICS_PORT")
+	t.ignore(noPython, "frontend-route-extension", "DYN_FRONTEND_ROUTE_EXTENSIONS")
+	t.ignore("answers come over TCP", "response-plane", "DYN_RESPONSE_PLANE")
+	t.ignore("workers' events aren't used yet", "event-plane", "DYN_EVENT_PLANE")
+	t.ignoreSwitch(noAnthropic, "enable-anthropic-api", "DYN_ENABLE_ANTHROPIC_API")
+	t.ignoreSwitch(noAnthropic, "strip-anthropic-preamble", "DYN_STRIP_ANTHROPIC_PREAMBLE")
+	t.ignoreSwitch(noToolParser, "enable-streaming-tool-dispatch", "DYN_ENABLE_STREAMING_TOOL_DISPATCH")
+	t.ignoreSwitch(noReasoning, "enable-streaming-reasoning-dispatch", "DYN_ENABLE_STREAMING_REASONING_DISPATCH")
+	t.ignore(noReasoning, "reasoning-field-name", "DYN_REASONING_FIELD_NAME")
+	t.ignore(noPython, "dyn-chat-processor", "DYN_CHAT_PROCESSOR")
+	t.ignoreSwitch(noPython, "dyn-debug-perf", "DYN_DEBUG_PERF")
+	t.ignore(noPython, "dyn-preprocess-workers", "DYN_PREPROCESS_WORKERS")
+	t.ignoreSwitch(byTheWorker, "exclude-tools-when-tool-choice-none", "DYN_EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE")
+	t.ignoreSwitch("a model's code is never run", "trust-remote-code", "DYN_TRUST_REMOTE_CODE")
+}
+
+// addIgnoredRouter lists flags of Dynamo's routers: most of them weigh the workers' KV caches.
+func (t *table) addIgnoredRouter() {
+	t.ignoreSwitch("Dynamo ignores it too", "enforce-disagg", "DYN_ENFORCE_DISAGG")
+	t.ignore("the start doesn't wait for workers", "router-min-initial-workers", "DYN_ROUTER_MIN_INITIAL_WORKERS")
+	t.ignore(noAffinity, "router-session-affinity-ttl-secs", "DYN_ROUTER_SESSION_AFFINITY_TTL_SECS")
+	t.ignore(noAffinity, "router-session-affinity-mode", "DYN_ROUTER_SESSION_AFFINITY_MODE")
+	for _, name := range []string{"decode-blocks-threshold", "prefill-tokens-threshold", "prefill-tokens-threshold-frac"} {
+		t.ignore(noBusyCheck, "active-"+name, envName("DYN_ACTIVE_", name, ""))
+	}
+	t.ignoreSwitch(noKVRouter, "load-aware", "DYN_ROUTER_LOAD_AWARE")
+	for _, name := range []string{
+		"kv-overlap-score-credit", "kv-overlap-score-credit-decay", "prefill-load-scale", "decode-active-request-weight",
+		"host-cache-hit-weight", "disk-cache-hit-weight", "temperature", "tracking-hash", "tracking-key-file",
+		"tracking-key-id", "prefill-load-model", "ttl-secs", "approximate-cache-policy", "queue-threshold",
+		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads", "queue-policy",
+		"predicted-ttl-secs",
+	} {
+		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
+	}
+	t.ignoreSwitch(noKVRouter, "router-kv-events", "DYN_ROUTER_USE_KV_EVENTS").alias("kv-events")
+	for _, name := range []string{"track-active-blocks", "track-output-blocks", "assume-kv-reuse"} {
+		t.ignoreSwitch(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, "")).alias(name)
+	}
+	for _, name := range []string{"replica-sync", "track-prefill-tokens", "conditional-disagg"} {
+		t.ignoreSwitch(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
+	}
+	t.ignoreSwitch(noKVRouter, "use-remote-indexer", "DYN_USE_REMOTE_INDEXER")
+	t.ignoreSwitch(noKVRouter, "enable-session-prefix-index", "DYN_ENABLE_SESSION_PREFIX_INDEX")
+	t.ignore(noKVRouter, "shared-cache-multiplier", "DYN_SHARED_CACHE_MULTIPLIER")
+	t.ignore(noKVRouter, "shared-cache-type", "DYN_SHARED_CACHE_TYPE")
+}
+
+// addIgnoredSimulator lists flags of the simulator that Dynamo's router may ask for prefill times.
+func (t *table) addIgnoredSimulator() {
+	t.ignore(noSimulator, "ais-perf-config", "DYN_AIS_PERF_CONFIG")
+	for _, name := range []string{
+		"backend", "system", "backend-version", "tp-size", "model-path", "moe-tp-size", "moe-ep-size",
+		"attention-dp-size", "nextn", "nextn-accept-rates", "mtp-seed",
+	} {
+		t.ignore(noSimulator, "ais-"+name, envName("DYN_AIS_", name, "")+" "+envName("DYN_AIC_", name, "")).
+			alias("aic-" + name)
+	}
+}
+
+// addIgnoredVariables lists what Dynamo takes from the environment alone.
+func (t *table) addIgnoredVariables() {
+	t.ignore(byTheWorker, "request-plane-codec", "DYN_REQUEST_PLANE_CODEC")
+	t.ignoreSwitch(byTheWorker, "token-ids-as-bytes", "DYN_TOKEN_IDS_AS_BYTES")
+	t.ignore(ofTheKernel, "http-listen-backlog", "DYN_HTTP_LISTEN_BACKLOG")
+	t.ignore(ofTheKernel, "tcp-listen-backlog", "DYN_TCP_LISTEN_BACKLOG")
+	t.ignore("a stream's status is sent with its first chunk", "http-pre-commit-error-peek-ms",
+		"DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS")
+	t.ignoreSwitch("unknown fields are ignored unless --strict is on", "ignore-openai-fe-unsupported-fields",
+		"DYN_IGNORE_OPENAI_FE_UNSUPPORTED_FIELDS")
+	t.ignoreSwitch("there is no admin API", "disable-frontend-admin-api", "DYN_DISABLE_FRONTEND_ADMIN_API")
+	t.ignore(noToolParser, "parser-version", "DYN_PARSER_VERSION")
+	t.ignoreSwitch(noToolParser, "enable-guided-tool-streaming", "DYN_ENABLE_GUIDED_TOOL_STREAMING")
+	t.ignoreSwitch("encodings aren't cached", "tokenizer-cache", "DYN_TOKENIZER_CACHE")
+	t.ignore("encodings aren't cached", "tokenizer-cache-bytes", "DYN_TOKENIZER_CACHE_BYTES")
+	t.ignore("10 s are used", "etcd-keepalive-timeout-seconds", "ETCD_KEEPALIVE_TIMEOUT_SECONDS")
+	t.ignore("health and metrics are on the HTTP port", "system-port", "DYN_SYSTEM_PORT")
+	t.ignoreSwitch(noReqTrace, "request-trace", "DYN_REQUEST_TRACE")
+	for _, metric := range []string{"request-duration", "input-sequence", "output-sequence", "ttft", "itl"} {
+		for _, bound := range []string{"min", "max", "count"} {
+			key := "metrics-" + metric + "-" + bound
+			t.ignore(noBuckets, key, envName("DYN_", key, ""))
+		}
+	}
+}
