@@ -1,0 +1,4 @@
+package chattmpl
+
+// MayHideWork is mayHideWork, for tests.
+var MayHideWork = mayHideWork

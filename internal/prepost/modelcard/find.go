@@ -1,0 +1,197 @@
+package modelcard
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/portico-llm/portico/api/worker"
+)
+
+const (
+	connectTimeout  = 10 * time.Second
+	downloadTimeout = 300 * time.Second
+	maxFileSize     = 1 << 30 // of a file whose card gives no size
+)
+
+func newClient() *http.Client {
+	dialer := &net.Dialer{Timeout: connectTimeout}
+	return &http.Client{Transport: &http.Transport{
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout, Proxy: http.ProxyFromEnvironment,
+		DisableKeepAlives: true, // a handful of files, once per model
+	}}
+}
+
+// found is a file that was found and has the right sum.
+type found struct {
+	name  string // as the card gives it
+	kind  string
+	local string // where it was read; empty when it was downloaded
+	data  []byte
+}
+
+type opener struct {
+	card *worker.Card
+	opts Options
+}
+
+// open finds one of the card's files; nil when the card names none. The first place that has the file with the right
+// sum counts.
+func (o *opener) open(ctx context.Context, file *worker.CardFile) (*found, error) {
+	if file.IsZero() {
+		return nil, nil
+	}
+	want, ok := strings.CutPrefix(file.File.Checksum, "blake3:")
+	if !ok || len(want) != 64 {
+		return nil, fmt.Errorf("model file %s: checksum %q isn't a BLAKE3 sum", file.File.Path, file.File.Checksum)
+	}
+	var wrong error
+	places := o.places(file)
+	for _, place := range places {
+		data, err := readLocal(place)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = check(data, want)
+		}
+		if err == nil {
+			return &found{name: file.File.Path, kind: file.Kind, local: place, data: data}, nil
+		}
+		if wrong == nil {
+			wrong = fmt.Errorf("model file %s: %w", place, err)
+		}
+	}
+	if remote := file.File.Path; strings.HasPrefix(remote, "http://") || strings.HasPrefix(remote, "https://") {
+		data, err := o.download(ctx, &file.File)
+		if err == nil {
+			err = check(data, want)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("model file %s: %w", remote, err)
+		}
+		return &found{name: remote, kind: file.Kind, data: data}, nil
+	}
+	if wrong != nil {
+		return nil, wrong
+	}
+	return nil, fmt.Errorf("model file %s: not found here, nor in %s", file.File.Path, strings.Join(places, ", "))
+}
+
+// places lists the local paths where a file may be, the likeliest first.
+func (o *opener) places(file *worker.CardFile) []string {
+	given := file.File.Path
+	var places []string
+	base := path.Base(given)
+	repo := o.card.SourcePath
+	switch u, err := url.Parse(given); {
+	case err == nil && (u.Scheme == "http" || u.Scheme == "https"):
+		base = path.Base(u.Path)
+	case err == nil && u.Scheme == "file":
+		places = append(places, u.Path)
+		base = path.Base(u.Path)
+	case strings.HasPrefix(given, "hf://"):
+		repo, base = splitHub(strings.TrimPrefix(given, "hf://"))
+	default:
+		places = append(places, given)
+	}
+	if file.Custom || base == "." || base == "/" || base == ".." {
+		return places
+	}
+	if o.opts.ModelPath != "" {
+		places = append(places, filepath.Join(o.opts.ModelPath, base))
+	}
+	return append(places, o.cached(repo, base)...)
+}
+
+// splitHub splits org/name[@revision]/file.
+func splitHub(ref string) (repo, base string) {
+	parts := strings.SplitN(ref, "/", 3)
+	if len(parts) < 3 {
+		return "", path.Base(ref)
+	}
+	name, _, _ := strings.Cut(parts[1], "@")
+	return parts[0] + "/" + name, path.Base(parts[2])
+}
+
+// cached lists a repository's copies of a file in the hub cache. The sum tells which revision is meant.
+func (o *opener) cached(repo, base string) []string {
+	if o.opts.HubCache == "" || repo == "" || filepath.IsAbs(repo) || strings.Count(repo, "/") > 1 ||
+		strings.ContainsAny(repo, `*?[\`) || strings.Contains(repo, "..") {
+		return nil
+	}
+	folder := "models--" + strings.ReplaceAll(repo, "/", "--")
+	matches, err := filepath.Glob(filepath.Join(o.opts.HubCache, folder, "snapshots", "*", base))
+	if err != nil {
+		return nil
+	}
+	return matches
+}
+
+func readLocal(place string) ([]byte, error) {
+	f, err := os.Open(place)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	defer f.Close()
+	return readLimited(f, maxFileSize)
+}
+
+func readLimited(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("larger than %d bytes", limit)
+	}
+	return data, nil
+}
+
+func check(data []byte, want string) error {
+	sum := blake3.Sum256(data)
+	if got := hex.EncodeToString(sum[:]); got != want {
+		return fmt.Errorf("BLAKE3 sum is %s, the card says %s", got, want)
+	}
+	return nil
+}
+
+func (o *opener) download(ctx context.Context, file *worker.CheckedFile) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, file.Path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	resp, err := o.opts.Client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("download: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("download: %s", resp.Status)
+	}
+	limit := int64(maxFileSize)
+	if file.Size != nil && *file.Size < maxFileSize {
+		limit = int64(*file.Size)
+	}
+	data, err := readLimited(resp.Body, limit)
+	if err != nil {
+		return nil, fmt.Errorf("download: %w", err)
+	}
+	o.opts.Log.Info("model file downloaded", "url", file.Path, "bytes", len(data))
+	return data, nil
+}
