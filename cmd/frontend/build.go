@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/portico-llm/portico/api"
 	"github.com/portico-llm/portico/api/openai"
@@ -311,7 +312,10 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 }
 
 func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
-	tracer := a.tracing.Tracer("portico")
+	var tracer trace.Tracer // nil when nothing is exported: spans that nobody sees still cost
+	if a.tracing.Exporting() {
+		tracer = a.tracing.Tracer("portico")
+	}
 	h := a.cfg.HTTP
 	stream := sse.Options{
 		Heartbeat: h.KeepAlive, WriteTimeout: h.WriteTimeout, HoldBack: h.HoldBack, HoldBackUnit: holdBackUnit}

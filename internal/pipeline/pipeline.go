@@ -68,6 +68,7 @@ type Sink interface {
 	// Start is called once, when a worker has begun to answer and before any delta. Failures before it become a status.
 	Start(p *Prepared) error
 	Delta(d *Delta) error
-	// Flush tells that nothing more has been received yet: what was gathered is to go out now.
+	// Flush tells that nothing more has been received yet: what was gathered is to go out now. Run doesn't flush at the
+	// end: its caller knows what is still to be added.
 	Flush() error
 }

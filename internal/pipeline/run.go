@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,9 +65,12 @@ func New(opts Options) *Pipeline {
 // other and take turns at the sink. When ctx ends, each worker is told to stop and Run returns ctx's error. Failures
 // are *fault.Error, those of the sink excepted, which are returned as they are.
 func (p *Pipeline) Run(ctx context.Context, req *Prepared, sink Sink) error {
+	// The catalog closes a retired model's tokenizer once nobody holds its Set; decoders use it to the last item.
+	defer runtime.KeepAlive(req.Set)
 	if len(req.Requests) > 1 {
 		return p.runBatch(ctx, req, sink)
 	}
+	// The decoders want to see the prompt, so they are made before it is let go.
 	l := newLeg(req, 0, sink)
 	stream, err := p.dispatch(ctx, req, 0)
 	if err != nil {
@@ -126,7 +130,7 @@ func newCall(ctx context.Context, req *Prepared, prompt int, span trace.Span) *r
 		XRequestID:  m.XRequestID,
 		Metadata:    m.Metadata,
 	}
-	if span.IsRecording() {
+	if span.IsRecording() { // the worker's spans hang from ours
 		carrier := propagation.MapCarrier{}
 		propagation.TraceContext{}.Inject(ctx, carrier)
 		call.Traceparent, call.Tracestate = carrier["traceparent"], carrier["tracestate"]

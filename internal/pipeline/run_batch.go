@@ -40,7 +40,12 @@ func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error
 		return err
 	}
 	req.release()
-	return each(ctx, cancel, legs, func(i int) error { return p.consume(ctx, legs[i], streams[i]) })
+	return each(ctx, cancel, legs, func(i int) error {
+		if err := p.consume(ctx, legs[i], streams[i]); err != nil {
+			return err
+		}
+		return shared.Flush() // the others may take long yet
+	})
 }
 
 // each runs f for every leg in a goroutine of its own, ends all of them on the first failure, and waits.
@@ -51,7 +56,7 @@ func each(ctx context.Context, cancel func(), legs []*leg, f func(i int) error) 
 	for i := range legs {
 		group.Go("prompt "+strconv.Itoa(i), func(context.Context) error {
 			err := f(i)
-			if err != nil {
+			if err != nil { // later failures are only the echo of the first: everything has been cancelled
 				once.Do(func() { first = err })
 				cancel() // the legs run under the caller's context, not the group's
 			}

@@ -78,6 +78,8 @@ func (l *leg) item(it *worker.Item, more bool) error {
 			return err
 		}
 	}
+	// When the engine ended every choice itself, only the end mark is outstanding, and telling it to stop would be a
+	// cancel in its books.
 	if l.open == 0 && l.local && !l.raw {
 		return router.ErrStop
 	}
@@ -113,7 +115,7 @@ func (l *leg) output(o *worker.Output) error {
 	if int64(o.Index) >= int64(len(l.choices)) {
 		return errUnknownChoice(o.Index, len(l.choices))
 	}
-	if o.FinishReason == worker.FinishError {
+	if o.FinishReason == worker.FinishError { // what text it may hold is part of the failure
 		return engineFault(o.FinishError, l.items == 1)
 	}
 	c := &l.choices[o.Index]
@@ -148,11 +150,13 @@ func (l *leg) output(o *worker.Output) error {
 }
 
 // end closes the choices that a complete stream left open, so that each has its finish reason, and releases what they
-// held back. A worker that ignores n never mentions the choices it didn't make: those don't exist. One that says
-// nothing at all has given an empty answer.
+// held back. Nothing is flushed: what was gathered leaves together with the end of the answer.
+//
+// A worker that ignores n never mentions the choices it didn't make: those don't exist. One that says nothing at all
+// has given an empty answer.
 func (l *leg) end() error {
 	if l.raw {
-		return l.sink.Flush()
+		return nil
 	}
 	if l.items == 0 {
 		l.choices[0].seen = true
@@ -176,7 +180,7 @@ func (l *leg) end() error {
 	if l.span.IsRecording() {
 		l.span.SetAttributes(attribute.Int("portico.items", l.items))
 	}
-	return l.sink.Flush()
+	return nil
 }
 
 var errDecode = fault.New(fault.Internal, "The answer's tokens could not be decoded")

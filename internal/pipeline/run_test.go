@@ -124,8 +124,8 @@ func TestRun(t *testing.T) {
 			if got := call.Stops.Load(); got != tt.stops || !call.Closed.Load() {
 				t.Errorf("told to stop %d times, want %d; closed: %t", got, tt.stops, call.Closed.Load())
 			}
-			if sink.started != 1 || sink.flushes == 0 {
-				t.Errorf("started %d times, flushed %d times", sink.started, sink.flushes)
+			if sink.started != 1 {
+				t.Errorf("started %d times", sink.started)
 			}
 			if len(req.Requests) != 1 || req.Requests[0] != nil || req.Prompt != "" {
 				t.Error("the prompt is still held")
@@ -316,7 +316,7 @@ func TestRunRawMsgpack(t *testing.T) {
 	}
 }
 
-// TestRunFlushes checks that output is gathered while more has been received.
+// TestRunFlushes checks that output is gathered while more has been received, and that the end is left to the sink.
 func TestRunFlushes(t *testing.T) {
 	d := testkit.Play(testkit.Items(`[{"token_ids":[65]},{"token_ids":[66]},{"token_ids":[67],"finish_reason":"stop"}]`))
 	d.Batch = true
@@ -324,7 +324,7 @@ func TestRunFlushes(t *testing.T) {
 	if err := newPipeline(d).Run(t.Context(), prepared(1, "p"), &sink); err != nil {
 		t.Fatal(err)
 	}
-	if sink.flushes != 2 { // after the last item, and at the end
+	if sink.flushes != 1 {
 		t.Errorf("flushed %d times", sink.flushes)
 	}
 }

@@ -251,6 +251,21 @@ func TestTokenID(t *testing.T) {
 	}
 }
 
+func TestTokenBytes(t *testing.T) {
+	m, err := detok.NewModel([]byte(`{"decoder":{"type":"ByteLevel"},"model":{"vocab":{"Ġa":0,"Ã":1}}}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range []string{" a", "\xc3"} {
+		if got, ok := m.TokenBytes(prepost.TokenID(id)); !ok || string(got) != want {
+			t.Errorf("id %d has bytes %q, %v; want %q", id, got, ok, want)
+		}
+	}
+	if _, ok := m.TokenBytes(2); ok {
+		t.Error("an unknown id has bytes")
+	}
+}
+
 func FuzzDecoder(f *testing.F) {
 	raw, err := os.ReadFile("../../../configs/models/smollm2-135m-instruct/tokenizer.json")
 	if err != nil {

@@ -116,6 +116,15 @@ func (m *Model) TokenID(name string) (prepost.TokenID, bool) {
 	return 0, false
 }
 
+// TokenBytes returns the bytes that one token adds to an answer, which may be a part of a character; false for unknown
+// ids, and for vocabularies without a table, whose tokens have no bytes of their own. The caller must not change them.
+func (m *Model) TokenBytes(id prepost.TokenID) ([]byte, bool) {
+	if m.kind == native || m.skipped(id, false) {
+		return nil, false
+	}
+	return m.token(id), true
+}
+
 // IsSpecial reports whether id is a special token.
 func (m *Model) IsSpecial(id prepost.TokenID) bool {
 	return int(id) < len(m.flags) && m.flags[id]&special != 0

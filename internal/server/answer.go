@@ -1,0 +1,169 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/server/reply"
+	"github.com/portico-llm/portico/internal/server/sse"
+)
+
+// lookup finds the request's model, and settles the metrics' labels.
+func (x *exchange) lookup(c *openai.Common) (*catalog.Set, error) {
+	if n := c.Unknown.Count; n > 0 {
+		x.s.metrics.unknown.WithLabelValues(x.endpoint.String()).Add(float64(n))
+	}
+	set, err := x.s.opts.Catalog.Lookup(c.Model)
+	if err != nil && fault.KindOf(err) != fault.Unavailable {
+		x.known(unknownModel, c.Streaming())
+		return nil, err
+	}
+	x.known(c.Model, c.Streaming())
+	return set, err
+}
+
+// answer runs a prepared request and writes what comes.
+func (x *exchange) answer(p *pipeline.Prepared, o reply.Options) error {
+	if x.stream {
+		return x.answerStream(p, o)
+	}
+	fold := reply.NewFold(o)
+	sink := observed{sink: fold, x: x}
+	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
+	x.account(&sink, fold.Usage())
+	if err != nil {
+		return err
+	}
+	body, err := fold.AppendBody(nil)
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	// A client that doesn't read its answer must not keep the connection for ever.
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.opts.Stream.WriteTimeout))
+	x.answered = true
+	if _, err := x.w.Write(body); err != nil {
+		return errGone.Because(err)
+	}
+	return nil
+}
+
+var (
+	jsonType = []string{"application/json"} // shared: nobody changes a header's values in place
+	errGone  = fault.New(fault.Cancelled, "The client stopped reading")
+)
+
+// answerStream answers with events. Until the first of them has left, a failure is a status; then it is an error event
+// before the end mark.
+func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
+	out := sse.NewWriter(x.w, x.r, x.s.opts.Stream)
+	defer func() { // also when a panic comes by
+		x.answered = x.answered || !out.Abandon()
+		out.Close()
+	}()
+	stream := reply.NewStream(out, o)
+	sink := observed{sink: stream, x: x}
+	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
+	x.account(&sink, stream.Usage())
+	if err == nil {
+		x.answered = true
+		if err := stream.Finish(); err != nil {
+			return errGone.Because(err)
+		}
+		return nil
+	}
+	if sink.failed { // the client's end of the connection, whatever the pipeline makes of it
+		x.answered = true
+		return errGone.Because(err)
+	}
+	if out.Abandon() { // nothing has left: the failure can still be a status
+		return err
+	}
+	x.answered = true
+	f := fault.From(err)
+	if f.Kind == fault.Cancelled && f.Origin == fault.FromRequest {
+		return f // nobody reads
+	}
+	if werr := stream.Fail(x.s.errors.appendEvent(nil, f)); werr != nil {
+		return errGone.Because(werr)
+	}
+	return f
+}
+
+// observed measures an answer on its way to the sink that writes it, so that both modes are measured alike. It belongs
+// to one request, and its methods are called one at a time.
+type observed struct {
+	sink   pipeline.Sink
+	x      *exchange
+	last   time.Time
+	tokens int
+	finish []string // reasons, for the trace only
+	failed bool     // the sink could not write
+}
+
+var _ pipeline.Sink = (*observed)(nil)
+
+// Start passes on.
+func (o *observed) Start(p *pipeline.Prepared) error { return o.sink.Start(p) }
+
+// Delta measures d and passes it on. The time of an output is shared by its tokens.
+func (o *observed) Delta(d *pipeline.Delta) error {
+	if d.Tokens > 0 || len(d.Text) > 0 || d.Raw != nil {
+		o.observe(d)
+	}
+	if d.Finish != worker.FinishNone && o.x.span != nil {
+		o.finish = append(o.finish, string(d.Finish))
+	}
+	err := o.sink.Delta(d)
+	if err != nil {
+		_, known := errors.AsType[*fault.Error](err)
+		o.failed = o.failed || !known
+	}
+	return err
+}
+
+func (o *observed) observe(d *pipeline.Delta) {
+	now, m := time.Now(), o.x.model
+	if o.last.IsZero() { // the first output, whatever it holds, ends the wait
+		m.ttft.Observe(now.Sub(o.x.began).Seconds())
+		o.x.dequeue()
+	} else {
+		each := now.Sub(o.last).Seconds() / float64(max(d.Tokens, 1))
+		for range max(d.Tokens, 1) {
+			m.itl.Observe(each)
+		}
+	}
+	o.last = now
+	o.tokens += d.Tokens
+	m.tokens.Add(float64(d.Tokens))
+}
+
+// Flush passes on and notes whether the client takes what it is sent.
+func (o *observed) Flush() error {
+	err := o.sink.Flush()
+	o.failed = o.failed || err != nil
+	return err
+}
+
+// account observes the sizes of an answer.
+func (x *exchange) account(o *observed, u worker.Usage) {
+	if u.CompletionTokens > o.tokens { // counted by the worker only
+		x.model.tokens.Add(float64(u.CompletionTokens - o.tokens))
+	}
+	if u.CompletionTokens > 0 {
+		x.model.output.Observe(float64(u.CompletionTokens))
+	}
+	if u.CachedTokens != nil {
+		x.model.cached.Observe(float64(*u.CachedTokens))
+	}
+	x.describeAnswer(o, u)
+}

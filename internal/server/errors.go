@@ -1,0 +1,126 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// answerTo is how a kind of fault is answered.
+type answerTo struct {
+	status int
+	kind   string // OpenAI's error type
+	code   string // OpenAI's error code, when the fault has none of its own
+	slug   string // Dynamo's type inside a stream
+	reason string // Dynamo's type of a body; empty: the status's own text
+	label  string // error_type of the request metric
+	class  string // class of the failure metric
+}
+
+// answers is the only place where a status is chosen. OpenAI has no types of its own for most server failures: its
+// clients choose their exceptions by the status. The code tells the cases apart for those who look.
+var answers = map[fault.Kind]answerTo{
+	fault.Internal:         {500, "server_error", "internal_error", "internal_server_error", "", "internal", "Internal"},
+	fault.BadRequest:       {400, "invalid_request_error", "", "invalid_request_error", "", "validation", "InvalidRequest"},
+	fault.Unauthenticated:  {401, "authentication_error", "unauthenticated", "authentication_error", "", "validation", "Unauthenticated"},
+	fault.PermissionDenied: {403, "permission_error", "permission_denied", "permission_error", "", "validation", "PermissionDenied"},
+	fault.NotFound:         {404, "invalid_request_error", "not_found", "not_found_error", "", "not_found", "NotFound"},
+	fault.Conflict:         {409, "invalid_request_error", "conflict", "invalid_request_error", "", "validation", "Conflict"},
+	fault.TooLarge:         {413, "invalid_request_error", "request_too_large", "invalid_request_error", "Payload Too Large", "validation", "PayloadTooLarge"},
+	fault.UnsupportedMedia: {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error", "", "validation", "UnsupportedMedia"},
+	fault.RateLimited:      {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", "", "overload", "RateLimited"},
+	fault.HeaderTooLarge:   {431, "invalid_request_error", "headers_too_large", "invalid_request_error", "", "validation", "PayloadTooLarge"},
+	fault.Cancelled:        {499, "request_cancelled", "request_cancelled", "request_cancelled", "Client Closed Request", "cancelled", "Cancelled"},
+	fault.NotImplemented:   {501, "invalid_request_error", "not_implemented", "not_implemented_error", "", "not_implemented", "NotImplemented"},
+	fault.BadGateway:       {502, "server_error", "bad_gateway", "internal_server_error", "", "internal", "BackendProtocol"},
+	fault.Unavailable:      {503, "server_error", "service_unavailable", "service_unavailable", "", "unavailable", "Unavailable"},
+	fault.Timeout:          {504, "server_error", "timeout", "timeout_error", "", "response_timeout", "DeadlineExceeded"},
+	fault.Overloaded:       {529, "server_error", "overloaded", "service_unavailable", "Overloaded", "overload", "CapacityExhausted"},
+}
+
+// retryAfter is what an overloaded service asks for when the fault doesn't say.
+const retryAfter = time.Second
+
+// errorTable writes faults in the form this server was told to use.
+type errorTable struct {
+	flat     bool
+	overload int
+}
+
+func newErrorTable(flat bool, overload int) *errorTable {
+	return &errorTable{flat: flat, overload: overload}
+}
+
+// of returns how f is answered.
+func (t *errorTable) of(f *fault.Error) answerTo {
+	a, ok := answers[f.Kind]
+	if !ok {
+		a = answers[fault.Internal]
+	}
+	if f.Kind == fault.Overloaded { // operators choose what their load balancers understand
+		a.status = t.overload
+	}
+	if a.reason == "" {
+		a.reason = http.StatusText(a.status)
+	}
+	if f.Code != "" {
+		a.code = f.Code
+	}
+	return a
+}
+
+// write answers with f's status and body.
+func (t *errorTable) write(w http.ResponseWriter, f *fault.Error) {
+	t.respond(w, t.of(f), f)
+}
+
+// writeStatus answers with a status that no kind of fault has.
+func (t *errorTable) writeStatus(w http.ResponseWriter, status int, f *fault.Error) {
+	a := t.of(f)
+	a.status, a.reason = status, http.StatusText(status)
+	t.respond(w, a, f)
+}
+
+func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	after := f.RetryAfter
+	if after <= 0 && f.Kind == fault.Overloaded {
+		after = retryAfter
+	}
+	if after > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
+	}
+	var body []byte
+	if t.flat {
+		body = openai.AppendFlatError(nil, t.flatError(a, f, a.reason))
+	} else {
+		body = openai.AppendError(nil, &openai.Error{Message: f.Message, Type: a.kind, Param: f.Param, Code: a.code})
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(a.status)
+	_, _ = w.Write(body) // a client that has left doesn't read it
+}
+
+// appendEvent appends the data of an error event.
+func (t *errorTable) appendEvent(dst []byte, f *fault.Error) []byte {
+	a := t.of(f)
+	if t.flat {
+		return openai.AppendFlatStreamError(dst, t.flatError(a, f, a.slug))
+	}
+	return openai.AppendError(dst, &openai.Error{Message: f.Message, Type: a.kind, Param: f.Param, Code: a.code})
+}
+
+func (t *errorTable) flatError(a answerTo, f *fault.Error, kind string) *openai.FlatError {
+	e := &openai.FlatError{Message: f.Message, Type: kind, Code: a.status}
+	if len(f.Details) > 0 {
+		if d, err := json.Marshal(f.Details); err == nil {
+			e.Details = d
+		}
+	}
+	return e
+}

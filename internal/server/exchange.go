@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/pipeline"
+)
+
+// exchange is one inference request, from its headers to its last byte. It belongs to the handler's goroutine.
+type exchange struct {
+	s        *Server
+	w        http.ResponseWriter
+	r        *http.Request // its context ends when the client leaves or the server gives up
+	span     trace.Span    // nil without a tracer, or when the trace isn't sampled
+	endpoint endpoint
+	began    time.Time // times to the first token count from here
+	meta     pipeline.Meta
+
+	model    *modelMetrics // nil until the model is known
+	stream   bool
+	answered bool         // the status is out: a failure can no longer have one
+	failure  *fault.Error // how the request ended; nil: well
+	queued   bool         // counted as waiting for its first token
+}
+
+var errNotReady = &fault.Error{Kind: fault.Unavailable, Message: "Service is not ready", RetryAfter: time.Second}
+
+// inference wraps an inference handler with what all of them share.
+func (s *Server) inference(e endpoint, handle func(*exchange) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{s: s, w: w, r: r, endpoint: e, began: time.Now()}
+		// Even a refused request is counted in, so that Shutdown waits for its answer; deferred calls run in reverse, so
+		// end, which also catches panics, comes before leave.
+		ready := s.life.enter()
+		defer s.life.leave()
+		defer x.end()
+		id := requestID(r.Header)
+		x.echo(id)
+		x.startSpan()
+		err := error(errNotReady)
+		if ready {
+			if x.meta, err = s.meta(r.Header, id); err == nil {
+				err = handle(x)
+			}
+		}
+		if err != nil {
+			x.fail(err)
+		}
+	}
+}
+
+// echo tells the client under which id its request is known: its own, or ours.
+func (x *exchange) echo(id string) {
+	if own := clipHeader(x.r.Header.Get("X-Request-Id")); own != "" {
+		id = own
+	}
+	x.w.Header()["X-Request-Id"] = []string{id}
+}
+
+// known settles whose metrics the request counts for. A name that no model has is never a label.
+func (x *exchange) known(model string, stream bool) {
+	x.stream = stream
+	x.model = x.s.metrics.model(model)
+	x.model.started[x.endpoint][requestType(stream)].Inc()
+	x.model.active.Inc()
+	x.model.inflight.Inc()
+	x.model.queued.Inc()
+	x.queued = true
+}
+
+// dequeue ends the wait for the first token.
+func (x *exchange) dequeue() {
+	if x.queued {
+		x.queued = false
+		x.model.queued.Dec()
+	}
+}
+
+// fail ends the request with err: as a status, when that is still possible.
+func (x *exchange) fail(err error) {
+	f := fault.From(err)
+	if ctx := x.r.Context(); f.Kind == fault.Internal && ctx.Err() != nil {
+		f = fault.From(context.Cause(ctx)) // whatever broke, it broke because the client left
+	}
+	x.failure = f
+	if x.answered {
+		return
+	}
+	x.answered = true
+	// What a worker reports is its own log's business, and a client's mistake nobody's.
+	if f.Kind == fault.Internal && f.Origin == fault.FromRequest {
+		x.s.opts.Log.Error("request failed", "request_id", x.meta.RequestID, "error", f)
+	}
+	x.s.errors.write(x.w, f)
+}
+
+// end accounts for the request. A panic of the handler ends here too.
+func (x *exchange) end() {
+	if p := recover(); p != nil {
+		x.s.metrics.panics.Inc()
+		x.s.opts.Log.Error("panic while handling a request",
+			"request_id", x.meta.RequestID, "panic", p, "stack", string(debug.Stack()))
+		x.fail(fault.New(fault.Internal, "Internal server error"))
+	}
+	if x.model == nil { // refused before its model was known
+		x.known(unknownModel, x.stream)
+	}
+	x.dequeue()
+	var a answerTo
+	if x.failure != nil {
+		a = x.s.errors.of(x.failure)
+	}
+	x.s.metrics.done(x, a)
+	x.model.duration.Observe(time.Since(x.began).Seconds())
+	x.model.active.Dec()
+	x.model.inflight.Dec()
+	x.endSpan(a)
+}
+
+// around logs every request at debug level, and turns a panic of the lesser handlers into a 500.
+func (s *Server) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			s.metrics.panics.Inc()
+			s.opts.Log.Error("panic while handling a request", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			s.errors.write(w, fault.New(fault.Internal, "Internal server error"))
+		}()
+		// A line for every request costs a write, a good part of a whole request: it is for looking closer only.
+		if !s.opts.Log.Enabled(r.Context(), slog.LevelDebug) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		began := time.Now()
+		next.ServeHTTP(w, r)
+		s.opts.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr,
+			"request_id", w.Header().Get("X-Request-Id"), "duration", time.Since(began))
+	})
+}

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// endpoint is an inference endpoint.
+type endpoint uint8
+
+const (
+	endpointChat endpoint = iota
+	endpointCompletions
+	endpoints
+)
+
+func (e endpoint) String() string { return [...]string{"chat_completions", "completions"}[e] }
+
+// unknownModel stands for every name that no model has: clients choose names, and labels must be bounded.
+const unknownModel = "unknown_model"
+
+// metrics are the server's own, under Dynamo's names. Handles of a model are resolved once and found without a lock.
+type metrics struct {
+	requests     *prometheus.CounterVec
+	started      *prometheus.CounterVec
+	failures     *prometheus.CounterVec
+	unknown      *prometheus.CounterVec // request fields
+	inflight     *prometheus.GaugeVec
+	active       *prometheus.GaugeVec
+	queued       *prometheus.GaugeVec
+	duration     *prometheus.HistogramVec
+	ttft         *prometheus.HistogramVec
+	itl          *prometheus.HistogramVec
+	output       *prometheus.HistogramVec
+	cached       *prometheus.HistogramVec
+	tokens       *prometheus.CounterVec
+	disconnected prometheus.Gauge
+	panics       prometheus.Counter
+
+	models atomic.Pointer[map[string]*modelMetrics]
+	mu     sync.Mutex // serialises additions to models
+}
+
+// modelMetrics are the resolved handles of one model.
+//
+// The order of their updates in a request: started, active, inflight and queued when its model is known; ttft and the
+// end of queued at the first output; itl and tokens at every one; output, cached and duration at its end.
+type modelMetrics struct {
+	name                     string
+	started, succeeded       [endpoints][2]prometheus.Counter // by whether it is a stream
+	inflight, active, queued prometheus.Gauge
+	duration, ttft, itl      prometheus.Observer
+	output, cached           prometheus.Observer
+	tokens                   prometheus.Counter
+}
+
+// The histograms' buckets are those operators of Dynamo have their charts for.
+var (
+	durationBuckets = []float64{0, 2, 4, 8, 16, 32, 64, 130, 260, 510}
+	ttftBuckets     = []float64{0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1, 2.2, 4.7, 10, 22, 48, 100, 220, 480}
+	itlBuckets      = []float64{0, 0.0018, 0.0033, 0.0059, 0.011, 0.02, 0.035, 0.064, 0.12, 0.21, 0.38, 0.69, 1.2, 2.3, 4.1,
+		7.4, 13, 24, 44, 80}
+	outputBuckets = []float64{0, 100, 210, 430, 880, 1800, 3700, 7600, 16000, 32000}
+	cachedBuckets = []float64{0, 100, 210, 430, 870, 1800, 3600, 7400, 15000, 31000, 63000, 130000}
+)
+
+const namespace = "dynamo_frontend"
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	r := recorder{reg}
+	m := &metrics{
+		requests: r.counter("requests_total", "Total number of LLM requests processed",
+			"model", "endpoint", "request_type", "status", "error_type"),
+		started: r.counter("requests_started_total", "Total number of LLM requests accepted by the frontend handler",
+			"model", "endpoint", "request_type"),
+		failures: r.counter("failures_total", "Total number of terminal semantic request failures", "class", "reason"),
+		unknown: r.counter("unknown_request_fields_total",
+			"Total number of request fields that were ignored because the server does not know them", "endpoint"),
+		inflight: r.gauge("inflight_requests", "Number of inflight requests", "model"),
+		active: r.gauge("active_requests",
+			"Number of requests currently being handled by the frontend, from HTTP handler entry to response completion", "model"),
+		queued:   r.gauge("queued_requests", "Number of requests in HTTP processing queue", "model"),
+		duration: r.histogram("request_duration_seconds", "Duration of LLM requests", durationBuckets),
+		ttft:     r.histogram("time_to_first_token_seconds", "Time to first token in seconds", ttftBuckets),
+		itl:      r.histogram("inter_token_latency_seconds", "Inter-token latency in seconds", itlBuckets),
+		output:   r.histogram("output_sequence_tokens", "Output sequence length in tokens", outputBuckets),
+		cached:   r.histogram("cached_tokens", "Number of cached tokens (prefix cache hits) per request", cachedBuckets),
+		tokens: r.counter("output_tokens_total", "Total number of output tokens generated (updates in real-time)",
+			"model"),
+		disconnected: r.gauge("disconnected_clients", "Number of disconnected clients").WithLabelValues(),
+		panics: r.counter("http_panics_total",
+			"Total number of requests that ended with a panic of their handler").WithLabelValues(),
+	}
+	empty := map[string]*modelMetrics{}
+	m.models.Store(&empty)
+	return m
+}
+
+// recorder declares metrics and registers them, if there is a registry.
+type recorder struct{ reg prometheus.Registerer }
+
+func (r recorder) add(c prometheus.Collector) {
+	if r.reg != nil {
+		r.reg.MustRegister(c)
+	}
+}
+
+func (r recorder) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	r.add(c)
+	return c
+}
+
+func (r recorder) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	r.add(g)
+	return g
+}
+
+func (r recorder) histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: namespace, Name: name, Help: help, Buckets: buckets,
+	}, []string{"model"})
+	r.add(h)
+	return h
+}
+
+// model returns the handles of a model. Names that don't come from the catalog must be given as unknownModel.
+func (m *metrics) model(name string) *modelMetrics {
+	if h := (*m.models.Load())[name]; h != nil {
+		return h
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := *m.models.Load()
+	if h := old[name]; h != nil {
+		return h
+	}
+	// Readers hold the old map, which is never changed; models come and go rarely.
+	h := m.resolve(name)
+	next := maps.Clone(old)
+	next[name] = h
+	m.models.Store(&next)
+	return h
+}
+
+func (m *metrics) resolve(name string) *modelMetrics {
+	h := &modelMetrics{
+		name:     name,
+		inflight: m.inflight.WithLabelValues(name),
+		active:   m.active.WithLabelValues(name),
+		queued:   m.queued.WithLabelValues(name),
+		duration: m.duration.WithLabelValues(name),
+		ttft:     m.ttft.WithLabelValues(name),
+		itl:      m.itl.WithLabelValues(name),
+		output:   m.output.WithLabelValues(name),
+		cached:   m.cached.WithLabelValues(name),
+		tokens:   m.tokens.WithLabelValues(name),
+	}
+	for e := range endpoints {
+		for i, kind := range requestTypes {
+			h.started[e][i] = m.started.WithLabelValues(name, e.String(), kind)
+			h.succeeded[e][i] = m.requests.WithLabelValues(name, e.String(), kind, "success", "")
+		}
+	}
+	return h
+}
+
+var requestTypes = [2]string{"unary", "stream"}
+
+func requestType(stream bool) int {
+	if stream {
+		return 1
+	}
+	return 0
+}
+
+// done counts the end of a request, which was answered with a if it failed.
+func (m *metrics) done(x *exchange, a answerTo) {
+	kind := requestType(x.stream)
+	if x.failure == nil {
+		x.model.succeeded[x.endpoint][kind].Inc()
+		return
+	}
+	m.requests.WithLabelValues(x.model.name, x.endpoint.String(), requestTypes[kind], "error", a.label).Inc()
+	m.failures.WithLabelValues(a.class, x.failure.Kind.String()).Inc()
+	if x.failure.Kind == fault.Cancelled {
+		m.disconnected.Inc()
+	}
+}

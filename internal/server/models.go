@@ -1,0 +1,114 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// model is one model in OpenAI's form. OwnedBy is what clients of Dynamo are used to.
+type model struct {
+	ID              string `json:"id"`
+	Object          string `json:"object"`
+	Created         int64  `json:"created"`
+	OwnedBy         string `json:"owned_by"`
+	ContextWindow   uint32 `json:"context_window"`
+	MaxOutputTokens uint32 `json:"max_output_tokens,omitempty"`
+	Root            string `json:"root,omitempty"`
+	Parent          string `json:"parent,omitempty"`
+}
+
+func modelOf(m catalog.ModelInfo) model {
+	o := model{
+		ID: m.ID, Object: "model", Created: m.Created, OwnedBy: "nvidia",
+		ContextWindow: m.ContextWindow, MaxOutputTokens: m.MaxOutput, Parent: m.Parent,
+	}
+	if m.Root != m.ID {
+		o.Root = m.Root
+	}
+	return o
+}
+
+// listModels lists the models that can be served now.
+func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", []model{}}
+	for _, m := range s.opts.Catalog.Models() {
+		if m.Ready {
+			list.Data = append(list.Data, modelOf(m))
+		}
+	}
+	s.json(w, list)
+}
+
+// oneModel describes one model, or tells whether it is ready. An id may hold slashes, and may itself end with /ready.
+func (s *Server) oneModel(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()[len(s.opts.Paths.Models)+1:]
+	id, err := url.PathUnescape(path)
+	if err != nil {
+		s.errors.write(w, fault.Bad("", "The model's id is not a valid path"))
+		return
+	}
+	if m, ok := s.model(id); ok && m.Ready {
+		s.json(w, modelOf(m))
+		return
+	}
+	if name, ok := strings.CutSuffix(id, "/ready"); ok {
+		s.modelReady(w, name)
+		return
+	}
+	s.errors.write(w, modelNotFound(id))
+}
+
+// modelReady tells whether requests for a model would be taken.
+func (s *Server) modelReady(w http.ResponseWriter, id string) {
+	m, ok := s.model(id)
+	switch {
+	case !ok:
+		s.errors.write(w, modelNotFound(id))
+	case !m.Ready || s.life.draining.Load():
+		_, err := s.opts.Catalog.Lookup(id)
+		f := fault.From(err)
+		if f == nil || f.Kind != fault.Unavailable {
+			f = errNotReady
+		}
+		s.errors.write(w, f)
+	default:
+		s.json(w, struct {
+			ID     string `json:"id"`
+			Object string `json:"object"`
+			Ready  bool   `json:"ready"`
+		}{id, "model.ready", true})
+	}
+}
+
+func modelNotFound(id string) *fault.Error {
+	return fault.New(fault.NotFound, "The model `%s` does not exist", clip(id, 256)).WithCode("model_not_found")
+}
+
+func (s *Server) model(id string) (catalog.ModelInfo, bool) {
+	for _, m := range s.opts.Catalog.Models() {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return catalog.ModelInfo{}, false
+}
+
+func (s *Server) json(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		s.errors.write(w, fault.From(err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // a client that has left doesn't read it
+}

@@ -1,0 +1,124 @@
+package reply
+
+import (
+	"strconv"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/pipeline"
+)
+
+// Fold gathers an answer into one body. It is the same journey as a stream's, with a longer wait at its end: nothing
+// is known of an answer here that a stream wouldn't show.
+type Fold struct {
+	base
+	folded []folded // by the client's index
+	raw    rawFold
+}
+
+// folded is one whole choice.
+type folded struct {
+	seen     bool
+	text     []byte
+	logprobs logprobs // of the whole choice, encoded as they came
+	finish   worker.FinishReason
+}
+
+var _ pipeline.Sink = (*Fold)(nil)
+
+// NewFold returns an empty Fold.
+func NewFold(opts Options) *Fold { return &Fold{base: base{opts: opts}} }
+
+// Start prepares for p's answer.
+func (f *Fold) Start(p *pipeline.Prepared) error {
+	f.begin(p)
+	f.folded = make([]folded, len(f.choices))
+	return nil
+}
+
+// Delta adds d. Annotations are for streams only.
+func (f *Fold) Delta(d *pipeline.Delta) error {
+	if d.Raw != nil {
+		f.rawAnswer = true
+		f.countRaw(d.Raw)
+		return f.raw.add(d.Raw)
+	}
+	if d.Event != "" {
+		return nil
+	}
+	index := f.index(d)
+	c := &f.folded[index]
+	c.seen = true
+	f.count(d)
+	f.ext.add(d)
+	c.text = append(c.text, d.Text...)
+	f.addLogProbs(&c.logprobs, d, &f.choices[index])
+	if d.Finish != worker.FinishNone {
+		c.finish = d.Finish
+	}
+	return nil
+}
+
+// Flush does nothing: the body leaves as a whole.
+func (f *Fold) Flush() error { return nil }
+
+// AppendBody appends the body of the answer.
+func (f *Fold) AppendBody(dst []byte) ([]byte, error) {
+	if f.rawAnswer {
+		return f.raw.appendBody(dst, &f.opts)
+	}
+	dst = appendString(append(dst, `{"id":`...), f.opts.ID)
+	dst = append(dst, `,"choices":[`...)
+	first := true
+	for i := range f.folded {
+		c := &f.folded[i]
+		if !c.seen { // the worker made fewer choices than it was asked for
+			continue
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		if f.opts.Chat {
+			dst = f.chatChoice(dst, c, i)
+		} else {
+			dst = f.completionChoice(dst, c, i)
+		}
+	}
+	dst = append(dst, `],"created":`...)
+	dst = strconv.AppendInt(dst, f.opts.Created.Unix(), 10)
+	dst = appendString(append(dst, `,"model":`...), f.opts.Model)
+	if !f.opts.Chat {
+		dst = append(dst, `,"system_fingerprint":null`...)
+	}
+	dst = append(append(append(dst, `,"object":"`...), f.opts.object(false)...), `","usage":`...)
+	dst = f.appendUsage(dst)
+	if prompt, _ := f.ext.engineParts(); len(prompt) > 0 { // clients of vLLM look for it here
+		dst = append(append(dst, `,"prompt_logprobs":`...), prompt...)
+	}
+	dst = f.ext.append(dst)
+	return append(dst, '}'), nil
+}
+
+func (f *Fold) chatChoice(dst []byte, c *folded, index int) []byte {
+	dst = append(dst, `{"index":`...)
+	dst = strconv.AppendInt(dst, int64(index), 10)
+	dst = append(dst, `,"message":{"content":`...)
+	if len(c.text) == 0 { // clients take an empty answer for none: a string would be shown as a message
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendString(dst, c.text)
+	}
+	dst = append(dst, `,"refusal":null,"role":"assistant"},"finish_reason":`...)
+	dst = append(dst, finishReason(c.finish)...)
+	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), &c.logprobs)
+	return append(dst, '}')
+}
+
+func (f *Fold) completionChoice(dst []byte, c *folded, index int) []byte {
+	dst = appendString(append(dst, `{"text":`...), c.text)
+	dst = append(dst, `,"index":`...)
+	dst = strconv.AppendInt(dst, int64(index), 10)
+	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), &c.logprobs)
+	dst = append(append(dst, `,"finish_reason":`...), finishReason(c.finish)...)
+	return append(dst, '}')
+}

@@ -1,0 +1,230 @@
+package reply
+
+import (
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost"
+)
+
+// tokenBytes is what a tokenizer may know beyond prepost.Tokenizer: the bytes a token stands for, which need not be
+// whole characters.
+type tokenBytes interface {
+	TokenBytes(id prepost.TokenID) ([]byte, bool)
+}
+
+// logprobs gathers encoded log probabilities, of one chunk or of one whole choice.
+type logprobs struct {
+	n int // positions
+
+	content []byte // chat: entries
+
+	tokens, values, tops, offsets []byte // completions: elements of the four arrays
+	hasTops                       bool
+}
+
+func (l *logprobs) reset() {
+	l.n, l.hasTops = 0, false
+	l.content, l.tokens, l.values = l.content[:0], l.tokens[:0], l.values[:0]
+	l.tops, l.offsets = l.tops[:0], l.offsets[:0]
+}
+
+// addLogProbs encodes d's log probabilities, if it has any and the client asked for them.
+func (b *base) addLogProbs(l *logprobs, d *pipeline.Delta, c *choice) {
+	if !b.opts.LogProbs || len(d.LogProbs) == 0 {
+		return
+	}
+	for i, id := range d.TokenIDs {
+		at := position{id: id, text: b.token(id), known: i < len(d.LogProbs)}
+		if at.known { // an engine that reports fewer values than tokens leaves the rest unknown
+			at.value = d.LogProbs[i]
+		}
+		if i < len(d.TopLogProbs) {
+			at.top = d.TopLogProbs[i]
+		}
+		if b.opts.Chat {
+			b.chatEntry(l, &at)
+		} else {
+			b.completionEntry(l, &at, c)
+		}
+		l.n++
+	}
+}
+
+// position is one token of an answer, with what is known of its probability.
+type position struct {
+	id    uint32
+	text  tokenText
+	value float64
+	known bool
+	top   []worker.TopLogProb
+}
+
+// tokenText is a token as a client sees it.
+type tokenText struct {
+	text  string
+	bytes []byte // the token's own; nil: those of text
+}
+
+// token returns the text of a token.
+func (b *base) token(id uint32) tokenText {
+	if b.opts.TokensAsIDs {
+		return tokenText{text: "token_id:" + strconv.FormatUint(uint64(id), 10)}
+	}
+	if b.tokenizer == nil {
+		return tokenText{}
+	}
+	text, err := b.tokenizer.Decode([]uint32{id}, b.opts.SkipSpecial)
+	if err != nil {
+		return tokenText{}
+	}
+	t := tokenText{text: text}
+	// A token that holds a part of a character has no text of its own, but it has bytes.
+	if tb, ok := b.tokenizer.(tokenBytes); ok && text == "\ufffd" {
+		t.bytes, _ = tb.TokenBytes(id)
+	}
+	return t
+}
+
+// alternative returns the text of an alternative, which the engine may have given.
+func (b *base) alternative(a *worker.TopLogProb) tokenText {
+	if b.opts.TokensAsIDs || !a.HasToken {
+		t := b.token(a.TokenID)
+		if len(a.Bytes) > 0 {
+			t.bytes = a.Bytes
+		}
+		return t
+	}
+	return tokenText{text: a.Token, bytes: a.Bytes}
+}
+
+// each calls f for the alternatives a client gets: as many as it asked for, and the chosen token in any case.
+func (b *base) each(at *position, f func(t tokenText, value float64, known bool)) {
+	if b.opts.TopLogProbs == 0 {
+		return
+	}
+	chosen := false
+	for i := range at.top[:min(len(at.top), b.opts.TopLogProbs)] {
+		a, v := b.alternative(&at.top[i]), at.top[i].LogProb
+		if at.top[i].TokenID == at.id {
+			chosen = true
+			if at.known && !b.opts.Chat { // the completions form has one place for both, and the token's own value wins
+				v = at.value
+			}
+		}
+		f(a, v, true)
+	}
+	if !chosen {
+		f(at.text, at.value, at.known)
+	}
+}
+
+// chatEntry appends one entry of a chat choice's logprobs.content.
+func (b *base) chatEntry(l *logprobs, at *position) {
+	dst := l.content
+	if l.n > 0 {
+		dst = append(dst, ',')
+	}
+	dst = append(dst, '{')
+	dst = appendToken(dst, at.text, at.value, at.known)
+	dst = append(dst, `,"token_id":`...)
+	dst = strconv.AppendUint(dst, uint64(at.id), 10)
+	dst = append(dst, `,"top_logprobs":[`...)
+	first := true
+	b.each(at, func(t tokenText, value float64, known bool) {
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(appendToken(append(dst, '{'), t, value, known), '}')
+	})
+	l.content = append(dst, "]}"...)
+}
+
+func appendToken(dst []byte, t tokenText, value float64, known bool) []byte {
+	dst = appendString(append(dst, `"token":`...), t.text)
+	dst = appendKnown(append(dst, `,"logprob":`...), value, known)
+	dst = append(dst, `,"bytes":`...)
+	if t.bytes != nil {
+		return appendBytes(dst, t.bytes)
+	}
+	return appendBytes(dst, t.text)
+}
+
+func appendKnown(dst []byte, value float64, known bool) []byte {
+	if !known {
+		return append(dst, "null"...)
+	}
+	return appendLogProb(dst, value)
+}
+
+// completionEntry appends one position to the four arrays of the completions form.
+func (b *base) completionEntry(l *logprobs, at *position, c *choice) {
+	if l.n > 0 {
+		l.tokens, l.values = append(l.tokens, ','), append(l.values, ',')
+		l.tops, l.offsets = append(l.tops, ','), append(l.offsets, ',')
+	}
+	l.tokens = appendString(l.tokens, at.text.text)
+	l.values = appendKnown(l.values, at.value, at.known)
+	l.offsets = strconv.AppendInt(l.offsets, int64(c.offset), 10)
+	c.offset += at.text.characters()
+
+	if len(at.top) == 0 {
+		l.tops = append(l.tops, "null"...)
+		return
+	}
+	l.hasTops = true
+	l.tops = append(l.tops, '{')
+	var seen [32]string // the form is an object: of alternatives with the same text the likelier stays
+	n := 0
+	b.each(at, func(t tokenText, value float64, known bool) {
+		if slices.Contains(seen[:n], t.text) {
+			return
+		}
+		if n > 0 {
+			l.tops = append(l.tops, ',')
+		}
+		if n < len(seen) {
+			seen[n] = t.text
+			n++
+		}
+		l.tops = appendKnown(append(appendString(l.tops, t.text), ':'), value, known)
+	})
+	l.tops = append(l.tops, '}')
+}
+
+// characters counts the characters that begin in the token.
+func (t tokenText) characters() int {
+	if t.bytes == nil {
+		return utf8.RuneCountInString(t.text)
+	}
+	n := 0
+	for _, c := range t.bytes {
+		if c&0xc0 != 0x80 { // not a continuation byte
+			n++
+		}
+	}
+	return n
+}
+
+// appendLogProbs appends the logprobs value of a choice.
+func (b *base) appendLogProbs(dst []byte, l *logprobs) []byte {
+	if l.n == 0 {
+		return append(dst, "null"...)
+	}
+	if b.opts.Chat {
+		dst = append(append(dst, `{"content":[`...), l.content...)
+		return append(dst, `],"refusal":null}`...)
+	}
+	dst = append(append(dst, `{"tokens":[`...), l.tokens...)
+	dst = append(append(dst, `],"token_logprobs":[`...), l.values...)
+	dst = append(dst, `],"top_logprobs":[`...)
+	if l.hasTops {
+		dst = append(dst, l.tops...)
+	}
+	dst = append(append(dst, `],"text_offset":[`...), l.offsets...)
+	return append(dst, "]}"...)
+}

@@ -1,0 +1,203 @@
+package reply
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/pipeline"
+)
+
+// Fields are the extra response fields a client can ask for by name; they stand under nvext.
+type Fields uint16
+
+// The fields.
+const (
+	FieldWorkerID Fields = 1 << iota
+	FieldTiming
+	FieldTokenIDs
+	FieldStopReason
+	FieldDetailedFinish
+	FieldCompletionTokenIDs
+	FieldPromptTokenIDs
+	FieldEngineData
+	FieldPromptLogprobs
+	FieldRoutedExperts
+)
+
+var fieldNames = map[string]Fields{
+	"worker_id":              FieldWorkerID,
+	"timing":                 FieldTiming,
+	"token_ids":              FieldTokenIDs,
+	"stop_reason":            FieldStopReason,
+	"detailed_finish_reason": FieldDetailedFinish,
+	"completion_token_ids":   FieldCompletionTokenIDs,
+	"prompt_token_ids":       FieldPromptTokenIDs,
+	"engine_data":            FieldEngineData,
+	"prompt_logprobs":        FieldPromptLogprobs,
+	"routed_experts":         FieldRoutedExperts,
+}
+
+// FieldsOf returns the fields of the given names. Unknown names are ignored: they are for other servers.
+func FieldsOf(names []string) Fields {
+	var f Fields
+	for _, n := range names {
+		f |= fieldNames[n]
+	}
+	return f
+}
+
+// nvext gathers the extra fields of a chunk, or of a whole answer. A client that asks for none, which is nearly every
+// one, costs a comparison for each delta.
+type nvext struct {
+	fields   Fields
+	received time.Time
+	firstAt  time.Time
+	tokens   []uint32 // prompt, of the first prompt of a batch
+
+	// What the deltas since the last append said.
+	worker     *worker.Instance
+	completion []uint32
+	stop       worker.StopReason
+	finish     worker.FinishReason
+	engine     json.RawMessage
+}
+
+func (x *nvext) begin(f Fields, received time.Time, p *pipeline.Prepared) {
+	x.fields, x.received = f, received
+	if f&(FieldPromptTokenIDs|FieldTokenIDs) != 0 && len(p.Requests) > 0 {
+		x.tokens = p.Requests[0].TokenIDs
+	}
+}
+
+// add takes what d says. Values are copied: d lives no longer than the call.
+func (x *nvext) add(d *pipeline.Delta) {
+	if x.fields == 0 {
+		return
+	}
+	if x.firstAt.IsZero() && d.Tokens > 0 {
+		x.firstAt = time.Now()
+	}
+	x.worker = d.Instance
+	if x.fields&FieldCompletionTokenIDs != 0 {
+		x.completion = append(x.completion, d.TokenIDs...)
+	}
+	if d.Finish != worker.FinishNone {
+		x.finish, x.stop = d.Finish, d.StopReason
+	}
+	if len(d.EngineData) > 0 && x.fields&(FieldEngineData|FieldPromptLogprobs|FieldRoutedExperts) != 0 {
+		x.engine = append(x.engine[:0], d.EngineData...)
+	}
+}
+
+// append appends ,"nvext":{…} when there is anything to say, and forgets what belongs to this chunk only.
+func (x *nvext) append(dst []byte) []byte {
+	if x.fields == 0 {
+		return dst
+	}
+	mark := len(dst)
+	dst = append(dst, `,"nvext":{`...)
+	empty := len(dst)
+	dst = x.appendRouting(dst)
+	dst = x.appendEngine(dst)
+	if x.finish != worker.FinishNone {
+		dst = x.appendFinish(dst)
+	}
+	x.completion, x.finish, x.engine = x.completion[:0], worker.FinishNone, x.engine[:0]
+	if len(dst) == empty {
+		return dst[:mark]
+	}
+	dst[len(dst)-1] = '}' // over the last field's comma
+	return dst
+}
+
+// appendRouting appends who answers and with which tokens. Fields end with a comma.
+func (x *nvext) appendRouting(dst []byte) []byte {
+	if x.fields&FieldWorkerID != 0 && x.worker != nil {
+		// One worker does both parts unless serving is disaggregated.
+		id := strconv.FormatUint(x.worker.InstanceID, 10)
+		dst = append(append(dst, `"worker_id":{"prefill_worker_id":`...), id...)
+		dst = append(append(dst, `,"decode_worker_id":`...), id...)
+		dst = append(dst, "},"...)
+	}
+	if x.fields&FieldCompletionTokenIDs != 0 && len(x.completion) > 0 {
+		dst = append(appendIDs(append(dst, `"completion_token_ids":`...), x.completion), ',')
+	}
+	return dst
+}
+
+// appendEngine appends what the engine said beside its tokens.
+func (x *nvext) appendEngine(dst []byte) []byte {
+	if len(x.engine) == 0 {
+		return dst
+	}
+	if x.fields&FieldEngineData != 0 {
+		dst = append(append(append(dst, `"engine_data":`...), x.engine...), ',')
+	}
+	prompt, experts := x.engineParts()
+	if len(prompt) > 0 {
+		dst = append(append(append(dst, `"prompt_logprobs":`...), prompt...), ',')
+	}
+	if len(experts) > 0 {
+		dst = append(append(append(dst, `"routed_experts":`...), experts...), ',')
+	}
+	return dst
+}
+
+// engineParts finds what the client asked for by name inside the engine's data.
+func (x *nvext) engineParts() (promptLogprobs, routedExperts json.RawMessage) {
+	if x.fields&(FieldPromptLogprobs|FieldRoutedExperts) == 0 || len(x.engine) == 0 {
+		return nil, nil
+	}
+	var parts struct {
+		PromptLogprobs json.RawMessage `json:"prompt_logprobs"`
+		RoutedExperts  json.RawMessage `json:"routed_experts"`
+	}
+	if json.Unmarshal(x.engine, &parts) != nil {
+		return nil, nil
+	}
+	if x.fields&FieldPromptLogprobs != 0 {
+		promptLogprobs = parts.PromptLogprobs
+	}
+	if x.fields&FieldRoutedExperts != 0 {
+		routedExperts = parts.RoutedExperts
+	}
+	return promptLogprobs, routedExperts
+}
+
+// appendFinish appends what is known at the end of a choice.
+func (x *nvext) appendFinish(dst []byte) []byte {
+	if x.fields&FieldTokenIDs != 0 {
+		dst = append(appendIDs(append(dst, `"token_ids":`...), x.tokens), ',')
+	}
+	if x.fields&FieldPromptTokenIDs != 0 {
+		dst = append(appendIDs(append(dst, `"prompt_token_ids":`...), x.tokens), ',')
+	}
+	if x.fields&FieldDetailedFinish != 0 {
+		dst = append(appendString(append(dst, `"detailed_finish_reason":`...), string(x.finish)), ',')
+	}
+	if x.fields&FieldStopReason != 0 && x.stop.Kind != worker.StopNone {
+		dst = append(dst, `"stop_reason":`...)
+		if x.stop.Kind == worker.StopToken {
+			dst = strconv.AppendUint(dst, uint64(x.stop.ID), 10)
+		} else {
+			dst = appendString(dst, x.stop.Text)
+		}
+		dst = append(dst, ',')
+	}
+	if x.fields&FieldTiming != 0 {
+		dst = append(dst, `"timing":{"request_received_ms":`...)
+		dst = strconv.AppendInt(dst, x.received.UnixMilli(), 10)
+		if !x.firstAt.IsZero() {
+			dst = appendMilliseconds(append(dst, `,"ttft_ms":`...), x.firstAt.Sub(x.received))
+		}
+		dst = appendMilliseconds(append(dst, `,"total_time_ms":`...), time.Since(x.received))
+		dst = append(dst, "},"...)
+	}
+	return dst
+}
+
+func appendMilliseconds(dst []byte, d time.Duration) []byte {
+	return strconv.AppendFloat(dst, float64(d.Microseconds())/1000, 'f', 3, 64)
+}

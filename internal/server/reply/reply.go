@@ -1,0 +1,167 @@
+package reply
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost"
+)
+
+// Options say what the client asked for.
+type Options struct {
+	ID      string // of the response, with its prefix
+	Model   string // as the client named it
+	Created time.Time
+	Chat    bool // chat.completion, otherwise text_completion
+
+	Usage           bool // streams: a chunk with the usage at the end
+	ContinuousUsage bool // streams: and in every chunk
+
+	LogProbs    bool
+	TopLogProbs int  // alternatives at each position, at most
+	TokensAsIDs bool // token_id:N in place of a token's text
+	SkipSpecial bool // special tokens have no text
+
+	Fields    Fields    // extra fields in nvext
+	Received  time.Time // when the request came in, for the timing field
+	Notes     Notes     // annotations, in streams
+	RequestID string    // for the annotation of that name
+}
+
+// Notes are annotations of the request that a client may ask for. They precede the first chunk.
+type Notes struct {
+	RequestID, Prompt, TokenIDs bool
+}
+
+// choice is what is remembered of one choice between deltas.
+type choice struct {
+	begun  bool // has been in a chunk
+	offset int  // completions: characters before the next token, for text_offset
+}
+
+// base is what Stream and Fold share.
+type base struct {
+	opts      Options
+	perPrompt int      // choices of each prompt; the index a client sees counts through all prompts
+	choices   []choice // by the client's index
+	tokenizer prepost.Tokenizer
+	logprobs  logprobs
+	ext       nvext
+
+	prompt     []int // prompt tokens, for each prompt; the worker's own count replaces ours
+	completion int
+	cached     count
+	reasoning  count
+
+	rawAnswer bool // the worker speaks the client's format
+}
+
+// count is a sum that may be absent.
+type count struct {
+	n   int
+	set bool
+}
+
+func (c *count) add(n *int) {
+	if n != nil {
+		c.n, c.set = c.n+*n, true
+	}
+}
+
+// begin prepares for p's answer. Nothing of p but what is copied here is kept.
+func (b *base) begin(p *pipeline.Prepared) {
+	b.perPrompt = max(p.Choices, 1)
+	b.choices = make([]choice, b.perPrompt*max(len(p.Requests), 1))
+	b.prompt = make([]int, max(len(p.Requests), 1))
+	for i, q := range p.Requests {
+		b.prompt[i] = len(q.TokenIDs)
+	}
+	if p.Set != nil { // the tokenizer stays alive as long as somebody holds it
+		b.tokenizer = p.Set.Tokenizer
+	}
+	b.ext.begin(b.opts.Fields, b.opts.Received, p)
+}
+
+// index is the client's index of d's choice.
+func (b *base) index(d *pipeline.Delta) int { return d.Prompt*b.perPrompt + d.Choice }
+
+// count accounts for d in the usage.
+func (b *base) count(d *pipeline.Delta) {
+	b.completion += d.Tokens
+	u := d.Usage
+	if u == nil {
+		return
+	}
+	// The worker knows what it read, image tokens for instance; what it wrote we have counted ourselves, up to where the
+	// answer was cut.
+	if u.PromptTokens > 0 {
+		b.prompt[d.Prompt] = u.PromptTokens
+	}
+	b.cached.add(u.CachedTokens)
+	b.reasoning.add(u.ReasoningTokens)
+}
+
+// Usage returns the tokens counted so far.
+func (b *base) Usage() worker.Usage {
+	u := worker.Usage{CompletionTokens: b.completion}
+	for _, n := range b.prompt {
+		u.PromptTokens += n
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	if b.cached.set {
+		u.CachedTokens = &b.cached.n
+	}
+	if b.reasoning.set {
+		u.ReasoningTokens = &b.reasoning.n
+	}
+	return u
+}
+
+// appendUsage appends the usage object.
+func (b *base) appendUsage(dst []byte) []byte {
+	prompt := 0
+	for _, n := range b.prompt {
+		prompt += n
+	}
+	dst = append(dst, `{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(prompt), 10)
+	dst = append(dst, `,"completion_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(b.completion), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(prompt+b.completion), 10)
+	if b.cached.set {
+		dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+		dst = append(strconv.AppendInt(dst, int64(b.cached.n), 10), '}')
+	}
+	if b.reasoning.set {
+		dst = append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...)
+		dst = append(strconv.AppendInt(dst, int64(b.reasoning.n), 10), '}')
+	}
+	return append(dst, '}')
+}
+
+// finishReason is OpenAI's word for a worker's reason, as JSON.
+func finishReason(r worker.FinishReason) string {
+	switch r {
+	case worker.FinishNone:
+		return "null"
+	case worker.FinishLength:
+		return `"length"`
+	case worker.FinishContentFilter:
+		return `"content_filter"`
+	}
+	return `"stop"` // eos, stop, cancelled
+}
+
+// object is the name of the answer's type.
+func (o *Options) object(chunk bool) string {
+	switch {
+	case !o.Chat:
+		return "text_completion"
+	case chunk:
+		return "chat.completion.chunk"
+	}
+	return "chat.completion"
+}

@@ -1,0 +1,266 @@
+package reply_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/server/reply"
+	"github.com/portico-llm/portico/internal/server/sse"
+	"github.com/portico-llm/portico/internal/testkit"
+)
+
+func options(chat bool) reply.Options {
+	o := reply.Options{ID: "chatcmpl-1", Model: "org/m", Created: time.Unix(1700000000, 0), Chat: chat, SkipSpecial: true,
+		RequestID: "1", Received: time.Now()}
+	if !chat {
+		o.ID = "cmpl-1"
+	}
+	return o
+}
+
+func prepared(choices int, prompts ...string) *pipeline.Prepared {
+	p := &pipeline.Prepared{Set: testkit.ByteModel("m"), Choices: choices, Prompt: "user: hi\n"}
+	for _, s := range prompts {
+		ids, _ := testkit.Bytes{}.Encode(context.Background(), s, false)
+		p.Requests = append(p.Requests, &worker.Request{TokenIDs: ids})
+	}
+	return p
+}
+
+// stream writes deltas as a stream and returns it, after checking OpenAI's rules.
+func stream(t *testing.T, o reply.Options, p *pipeline.Prepared, deltas ...pipeline.Delta) string {
+	t.Helper()
+	res := httptest.NewRecorder()
+	out := sse.NewWriter(res, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil), sse.Options{})
+	defer out.Close()
+	s := reply.NewStream(out, o)
+	if err := s.Start(p); err != nil {
+		t.Fatal(err)
+	}
+	for i := range deltas {
+		if err := s.Delta(&deltas[i]); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if p.Raw == nil {
+		err := testkit.Lint(res.Body.Bytes(), testkit.LintOptions{Chat: o.Chat, Usage: o.Usage, ContinuousUsage: o.ContinuousUsage})
+		if err != nil {
+			t.Errorf("the stream breaks a rule: %v", err)
+		}
+	}
+	return res.Body.String()
+}
+
+func fold(t *testing.T, o reply.Options, p *pipeline.Prepared, deltas ...pipeline.Delta) string {
+	t.Helper()
+	f := reply.NewFold(o)
+	if err := f.Start(p); err != nil {
+		t.Fatal(err)
+	}
+	for i := range deltas {
+		if err := f.Delta(&deltas[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body, err := f.AppendBody(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid(body) {
+		t.Fatalf("no JSON: %s", body)
+	}
+	return string(body)
+}
+
+func n(v int) *int { return &v }
+
+// answers are deltas of requests, and the options they are written with.
+var answers = []struct {
+	name   string
+	change func(o *reply.Options)
+	p      *pipeline.Prepared
+	deltas []pipeline.Delta
+}{
+	{"plain", nil, prepared(1, "hi"), []pipeline.Delta{
+		{Text: []byte("Hel"), Tokens: 1, TokenIDs: []uint32{1}},
+		{Tokens: 1, TokenIDs: []uint32{2}}, // nothing to show
+		{Text: []byte("lo \"you\"\n\u2028"), Tokens: 1, TokenIDs: []uint32{3}},
+		{Finish: worker.FinishLength},
+	}},
+	{"usage", func(o *reply.Options) { o.Usage, o.ContinuousUsage = true, true }, prepared(1, "hi"), []pipeline.Delta{
+		{Text: []byte("a"), Tokens: 2},
+		{Text: []byte("b"), Tokens: 1, Finish: worker.FinishEOS,
+			Usage: &worker.Usage{PromptTokens: 40, CachedTokens: n(32), ReasoningTokens: n(2)}},
+	}},
+	{"choices", func(o *reply.Options) { o.Usage = true }, prepared(2, "hi", "you"), []pipeline.Delta{
+		{Prompt: 1, Choice: 0, Text: []byte("c"), Tokens: 1},
+		{Prompt: 0, Choice: 1, Text: []byte("b"), Tokens: 1, Finish: worker.FinishStop},
+		{Prompt: 0, Choice: 0, Text: []byte("a"), Tokens: 1, Finish: worker.FinishStop},
+		{Prompt: 1, Choice: 1, Tokens: 1, Finish: worker.FinishContentFilter},
+		{Prompt: 1, Choice: 0, Tokens: 1, Finish: worker.FinishStop},
+	}},
+	{"logprobs", func(o *reply.Options) { o.LogProbs, o.TopLogProbs = true, 2 }, prepared(1, "hi"), []pipeline.Delta{
+		{Text: []byte("a"), Tokens: 1, TokenIDs: []uint32{'a'}, LogProbs: []float64{-0.5},
+			TopLogProbs: [][]worker.TopLogProb{{{TokenID: 'a', LogProb: -0.5}, {TokenID: 'b', LogProb: math.Inf(-1)}, {TokenID: 'c', LogProb: -9}}}},
+		{Tokens: 1, TokenIDs: []uint32{0xc3}, LogProbs: []float64{math.NaN()}}, // half a character: no text, but its place
+		{Text: []byte("ä"), Tokens: 1, TokenIDs: []uint32{0xa4}, LogProbs: []float64{-1}, TopLogProbs: [][]worker.TopLogProb{{
+			{TokenID: 'x', HasToken: true, Token: "same", LogProb: -2}, {TokenID: 'y', HasToken: true, Token: "same", LogProb: -3}}}},
+		{Text: []byte("z"), Tokens: 2, TokenIDs: []uint32{'z', testkit.EOS}, LogProbs: []float64{-1e300}, Finish: worker.FinishStop},
+	}},
+	{"fields", func(o *reply.Options) {
+		o.Fields = reply.FieldsOf([]string{"worker_id", "stop_reason", "detailed_finish_reason", "completion_token_ids",
+			"prompt_token_ids", "engine_data", "prompt_logprobs", "unheard_of"})
+		o.Notes = reply.Notes{RequestID: true, Prompt: true, TokenIDs: true}
+	}, prepared(1, "hi"), []pipeline.Delta{
+		{Event: "note\n", Comment: []string{`"a"`, "b\nc"}},
+		{Text: []byte("a"), Tokens: 1, TokenIDs: []uint32{'a'}, EngineData: []byte(`{"prompt_logprobs":[null]}`),
+			Instance: &worker.Instance{InstanceID: 7}},
+		{Tokens: 1, TokenIDs: []uint32{'b'}, Finish: worker.FinishStop, Instance: &worker.Instance{InstanceID: 7},
+			StopReason: worker.StopReason{Kind: worker.StopString, Text: "b"}},
+	}},
+}
+
+// TestGolden pins every byte of both kinds of answer, in both forms.
+func TestGolden(t *testing.T) {
+	for _, tt := range answers {
+		for _, chat := range []bool{true, false} {
+			o := options(chat)
+			if tt.change != nil {
+				tt.change(&o)
+			}
+			name := tt.name + "_completions"
+			if chat {
+				name = tt.name + "_chat"
+			}
+			t.Run(name, func(t *testing.T) {
+				got := stream(t, o, tt.p, tt.deltas...) + "----\n" + fold(t, o, tt.p, tt.deltas...) + "\n"
+				testkit.Golden(t, name+".golden", []byte(got))
+			})
+		}
+	}
+}
+
+// TestTiming checks the field whose values differ in every run.
+func TestTiming(t *testing.T) {
+	o := options(true)
+	o.Fields = reply.FieldsOf([]string{"timing"})
+	o.Received = time.Now().Add(-2 * time.Second)
+	var body struct {
+		NvExt struct {
+			Timing map[string]float64 `json:"timing"`
+		} `json:"nvext"`
+	}
+	got := fold(t, o, prepared(1, "hi"), pipeline.Delta{Text: []byte("a"), Tokens: 1, Finish: worker.FinishStop})
+	if err := json.Unmarshal([]byte(got), &body); err != nil {
+		t.Fatal(err)
+	}
+	tm := body.NvExt.Timing
+	if tm["ttft_ms"] < 2000 || tm["total_time_ms"] < tm["ttft_ms"] || tm["request_received_ms"] < 1e12 {
+		t.Errorf("timing: %v", tm)
+	}
+}
+
+// TestRawStream checks what happens to the chunks of a worker that speaks the client's format.
+func TestRawStream(t *testing.T) {
+	p := &pipeline.Prepared{Choices: 1, Raw: []byte("{}")}
+	chunks := []pipeline.Delta{
+		{Raw: []byte("{\"id\":\"w\",\n \"choices\":[{\"index\":0}]}")},
+		{Raw: []byte(`{"id":"w","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}`)},
+	}
+	first := "data: {\"id\":\"w\", \"choices\":[{\"index\":0}]}\n\n"
+	usage := "data: " + string(chunks[1].Raw) + "\n\n"
+	if diff := cmp.Diff(first+"data: [DONE]\n\n", stream(t, options(true), p, chunks...)); diff != "" {
+		t.Error(diff)
+	}
+	o := options(true)
+	o.Usage = true
+	if diff := cmp.Diff(first+usage+"data: [DONE]\n\n", stream(t, o, p, chunks...)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestRawFold checks that such chunks fold into one body.
+func TestRawFold(t *testing.T) {
+	p := &pipeline.Prepared{Choices: 1, Raw: []byte("{}")}
+	tests := []struct {
+		name   string
+		chat   bool
+		chunks []string
+		want   string
+	}{
+		{"chat", true, []string{
+			`{"id":"w","created":5,"model":"wm","choices":[{"index":1,"delta":{"role":"assistant","content":"x"}}]}`,
+			`{"choices":[{"index":0,"delta":{"content":"a","reasoning_content":"r"},"logprobs":{"content":[{"token":"a"}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"content":"b","tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{"}}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]},"finish_reason":"tool_calls","logprobs":{"content":[{"token":"b"}]}},{"index":1,"delta":{},"finish_reason":"stop"}]}`,
+			`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`,
+		}, `{"id":"w","choices":[{"index":0,"message":{"content":"ab","refusal":null,"role":"assistant","reasoning_content":"r",` +
+			`"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls",` +
+			`"logprobs":{"content":[{"token":"a"},{"token":"b"}]}},{"index":1,"message":{"content":"x","refusal":null,"role":"assistant"},` +
+			`"finish_reason":"stop","logprobs":null}],"created":5,"model":"wm","object":"chat.completion",` +
+			`"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`},
+		{"completions", false, []string{
+			`{"choices":[{"index":0,"text":"a"}]}`, `{"choices":[{"index":0,"text":"b","finish_reason":"length"}],"system_fingerprint":null}`,
+		}, `{"id":"cmpl-1","choices":[{"index":0,"text":"ab","finish_reason":"length","logprobs":null}],"created":1700000000,` +
+			`"model":"org/m","object":"text_completion"}`},
+		{"whole", true, []string{`{"id":"w","choices":[{"index":0,"message":{"content":"all"}}]}`},
+			`{"id":"w","choices":[{"index":0,"message":{"content":"all"}}]}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var deltas []pipeline.Delta
+			for _, c := range tt.chunks {
+				deltas = append(deltas, pipeline.Delta{Raw: []byte(c)})
+			}
+			if diff := cmp.Diff(tt.want, fold(t, options(tt.chat), p, deltas...)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	if err := reply.NewFold(options(true)).Delta(&pipeline.Delta{Raw: []byte("nonsense")}); err == nil {
+		t.Error("nonsense was taken")
+	}
+}
+
+// FuzzText checks that any text comes back from JSON as it was, whatever a worker sends, and never breaks a line.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"", "plain", "\"\\\x00\x1f\x7f", "ä€😀", "\u0085\u2028\u2029", "\xff\xc3(", "a\xf0\x9f"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := fold(t, options(false), prepared(1, "p"), pipeline.Delta{Text: []byte(s), Tokens: 1, Finish: worker.FinishStop})
+		var body struct {
+			Choices []struct{ Text string }
+		}
+		if err := json.Unmarshal([]byte(got), &body); err != nil {
+			t.Fatal(err)
+		}
+		want := s
+		if !utf8.ValidString(s) {
+			want = string([]rune(s))
+		}
+		if body.Choices[0].Text != want {
+			t.Errorf("got %q, want %q", body.Choices[0].Text, want)
+		}
+		if strings.ContainsAny(got, "\n\r\u0085\u2028\u2029") {
+			t.Errorf("a line ends inside %q", got)
+		}
+	})
+}

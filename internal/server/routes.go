@@ -1,0 +1,99 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/server/admin"
+)
+
+// Paths are where the endpoints stand. Empty ones are OpenAI's and Dynamo's usual places.
+type Paths struct {
+	Chat, Completions, Models             string
+	Health, Live, Ready, Metrics, OpenAPI string
+}
+
+func (p Paths) withDefaults() Paths {
+	for _, d := range []struct {
+		path *string
+		def  string
+	}{
+		{&p.Chat, "/v1/chat/completions"}, {&p.Completions, "/v1/completions"}, {&p.Models, "/v1/models"},
+		{&p.Health, "/health"}, {&p.Live, "/live"}, {&p.Ready, "/ready"}, {&p.Metrics, "/metrics"},
+		{&p.OpenAPI, "/openapi.json"},
+	} {
+		if *d.path == "" {
+			*d.path = d.def
+		}
+		*d.path = "/" + strings.Trim(*d.path, "/")
+	}
+	return p
+}
+
+func (s *Server) routes() (http.Handler, error) {
+	r := chi.NewRouter()
+	r.Use(s.around)
+	p := s.opts.Paths
+	// Only what is served has a route: clients probe for endpoints, and a 404 is the honest answer.
+	r.Post(p.Chat, s.inference(endpointChat, (*exchange).chat))
+	r.Post(p.Completions, s.inference(endpointCompletions, (*exchange).completions))
+
+	get := func(path string, h http.HandlerFunc) {
+		r.Get(path, h)
+		r.Head(path, h)
+	}
+	get(p.Models, s.listModels)
+	get(p.Models+"/*", s.oneModel) // ids may hold slashes
+
+	a, err := admin.New(admin.Options{
+		Ready:     s.opts.Catalog.Ready,
+		Draining:  s.life.draining.Load,
+		Instances: s.opts.Instances,
+		Gatherer:  s.opts.Gatherer,
+		OpenAPI:   s.opts.OpenAPI,
+	})
+	if err != nil {
+		return nil, err
+	}
+	get(p.Health, a.Health)
+	get(p.Live, a.Live)
+	get(p.Ready, a.Ready)
+	if s.opts.Gatherer != nil {
+		get(p.Metrics, a.Metrics)
+	}
+	if len(s.opts.OpenAPI) > 0 {
+		get(p.OpenAPI, a.OpenAPI)
+	}
+	r.NotFound(s.notFound)
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) })
+	return r, nil
+}
+
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
+	s.errors.write(w, fault.New(fault.NotFound, "Route not found: %s %s", r.Method, clip(r.URL.Path, 256)))
+}
+
+// methodNotAllowed names the methods the path has.
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, routes chi.Routes) {
+	var allowed []string
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
+			allowed = append(allowed, m)
+		}
+	}
+	allow := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", allow)
+	s.errors.writeStatus(w, http.StatusMethodNotAllowed, fault.New(fault.BadRequest,
+		"Method %s is not allowed for %s; allowed: %s", r.Method, clip(r.URL.Path, 256), allow))
+}
+
+// clip bounds what a message repeats of a request.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + "…"
+}

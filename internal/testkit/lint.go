@@ -1,0 +1,216 @@
+package testkit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Event is one event of a stream.
+type Event struct {
+	Name     string
+	Comments []string
+	Data     string // empty: none
+}
+
+// Events splits a stream into its events. Anything that is not one is an error.
+func Events(body []byte) ([]Event, error) {
+	var out []Event
+	for len(body) > 0 {
+		block, rest, ok := bytes.Cut(body, []byte("\n\n"))
+		if !ok {
+			return out, fmt.Errorf("the stream ends inside an event: %q", block)
+		}
+		body = rest
+		var e Event
+		for line := range strings.SplitSeq(string(block), "\n") {
+			switch {
+			case strings.HasPrefix(line, "data: ") && e.Data == "":
+				e.Data = line[len("data: "):]
+			case strings.HasPrefix(line, "event: ") && e.Name == "":
+				e.Name = line[len("event: "):]
+			case strings.HasPrefix(line, ":"):
+				e.Comments = append(e.Comments, strings.TrimPrefix(line[1:], " "))
+			default:
+				return out, fmt.Errorf("a line is no field of an event: %q", line)
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Chunk is one chunk of either kind of stream, as far as the rules reach.
+type Chunk struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Model   string `json:"model"`
+	Created int64  `json:"created"`
+	Choices *[]struct {
+		Index        int             `json:"index"`
+		Delta        *map[string]any `json:"delta"`
+		Text         *string         `json:"text"`
+		FinishReason *string         `json:"finish_reason"`
+	} `json:"choices"`
+	Usage json.RawMessage `json:"usage"`
+	Error json.RawMessage `json:"error"`
+}
+
+// LintOptions say what the client asked for.
+type LintOptions struct {
+	Chat            bool
+	Usage           bool // include_usage
+	ContinuousUsage bool
+}
+
+// Lint checks that a stream keeps OpenAI's rules: ids that don't change, one role and one finish reason for each
+// choice, indices without gaps, nothing of a choice after its end, usage where and only where it was asked for, at most
+// one error, and [DONE] once, at the end.
+func Lint(body []byte, opts LintOptions) error {
+	events, err := Events(body)
+	if err != nil {
+		return err
+	}
+	l := linter{opts: opts, choices: map[int]*lintChoice{}}
+	for i, e := range events {
+		if e.Data == "" {
+			continue // comments and annotations
+		}
+		if l.done {
+			return fmt.Errorf("event %d follows the end mark: %q", i, e.Data)
+		}
+		if e.Data == "[DONE]" {
+			l.done = true
+			continue
+		}
+		if err := l.chunk(e.Data); err != nil {
+			return fmt.Errorf("event %d: %w: %q", i, err, e.Data)
+		}
+	}
+	return l.end()
+}
+
+type linter struct {
+	opts    LintOptions
+	first   *Chunk
+	choices map[int]*lintChoice
+	usage   int
+	failed  bool
+	done    bool
+}
+
+type lintChoice struct{ role, finish int }
+
+func (l *linter) chunk(data string) error {
+	var c Chunk
+	if err := json.Unmarshal([]byte(data), &c); err != nil {
+		return fmt.Errorf("no JSON: %w", err)
+	}
+	if l.failed {
+		return fmt.Errorf("something follows an error")
+	}
+	if c.Error != nil {
+		l.failed = true
+		return nil
+	}
+	if l.usage > 0 {
+		return fmt.Errorf("something follows the usage")
+	}
+	if err := l.same(&c); err != nil {
+		return err
+	}
+	hasUsage := len(c.Usage) > 0 && string(c.Usage) != "null"
+	if len(*c.Choices) == 0 {
+		l.usage++
+		if !l.opts.Usage || !hasUsage {
+			return fmt.Errorf("a chunk without choices")
+		}
+		return nil
+	}
+	if hasUsage != l.opts.ContinuousUsage {
+		return fmt.Errorf("usage in a chunk: %t", hasUsage)
+	}
+	for i := range *c.Choices {
+		if err := l.choice(&c, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// same checks what all chunks share.
+func (l *linter) same(c *Chunk) error {
+	want := "text_completion"
+	if l.opts.Chat {
+		want = "chat.completion.chunk"
+	}
+	switch {
+	case c.Object != want:
+		return fmt.Errorf("object is %q", c.Object)
+	case c.Choices == nil:
+		return fmt.Errorf("no choices")
+	case c.ID == "" || c.Model == "" || c.Created == 0:
+		return fmt.Errorf("id, model or created is missing")
+	}
+	if l.first == nil {
+		l.first = c
+	}
+	if c.ID != l.first.ID || c.Model != l.first.Model || c.Created != l.first.Created {
+		return fmt.Errorf("id, model or created has changed")
+	}
+	return nil
+}
+
+func (l *linter) choice(c *Chunk, i int) error {
+	ch := (*c.Choices)[i]
+	st := l.choices[ch.Index]
+	if st == nil {
+		st = &lintChoice{}
+		l.choices[ch.Index] = st
+	}
+	if st.finish > 0 {
+		return fmt.Errorf("choice %d goes on after its finish reason", ch.Index)
+	}
+	if ch.FinishReason != nil {
+		st.finish++
+	}
+	if !l.opts.Chat {
+		if ch.Text == nil {
+			return fmt.Errorf("choice %d has no text", ch.Index)
+		}
+		return nil
+	}
+	if ch.Delta == nil {
+		return fmt.Errorf("choice %d has no delta", ch.Index)
+	}
+	if _, ok := (*ch.Delta)["role"]; ok {
+		st.role++
+	}
+	if st.role != 1 {
+		return fmt.Errorf("choice %d has had %d roles", ch.Index, st.role)
+	}
+	return nil
+}
+
+func (l *linter) end() error {
+	if !l.done {
+		return fmt.Errorf("no end mark")
+	}
+	if l.failed {
+		return nil // whatever was open stays open
+	}
+	if l.opts.Usage != (l.usage == 1) {
+		return fmt.Errorf("%d usage chunks", l.usage)
+	}
+	for i := range len(l.choices) {
+		st := l.choices[i]
+		if st == nil {
+			return fmt.Errorf("there is no choice %d among %d", i, len(l.choices))
+		}
+		if st.finish != 1 {
+			return fmt.Errorf("choice %d has %d finish reasons", i, st.finish)
+		}
+	}
+	return nil
+}
