@@ -194,8 +194,9 @@ func (t *table) addPlane(c *Config) {
 	t.add("request-plane", "DYN_REQUEST_PLANE", choice(&c.Plane.Default, "tcp", "tcp", "nats"),
 		"Transport of requests. What a worker's record says wins.")
 	t.add("handshake-timeout", "PORTICO_HANDSHAKE_TIMEOUT",
-		seconds(&c.Plane.HandshakeTimeout, 10*time.Second, 10*time.Millisecond),
-		"How long a worker that took a request may need to call back.")
+		seconds(&c.Plane.HandshakeTimeout, 30*time.Second, 10*time.Millisecond),
+		"How long a worker that took a request may need to begin. Workers that queue what they took (a request limit of "+
+			"the engine, say) need more.")
 	t.add("runtime-inhibited-duration-secs", "DYN_RUNTIME_INHIBITED_DURATION_SECS",
 		seconds(&c.Plane.Quarantine, 5*time.Second, 0), "How long a worker that failed is left out; 0 for not at all.")
 	t.add("max-attempts", "PORTICO_MAX_ATTEMPTS", integer(&c.Plane.MaxAttempts, 3, 1, 100),
