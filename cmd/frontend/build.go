@@ -250,7 +250,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	log := a.target("router")
 	home, err := callhome.Listen(callhome.Options{
 		Host: host, Port: a.cfg.CallHome.Port, AdvertiseHost: a.cfg.CallHome.AdvertiseHost,
-		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, Registerer: a.registry, Log: log})
+		Registerer: a.registry, Log: log})
 	if err != nil {
 		return nil, err
 	}
