@@ -45,6 +45,7 @@ func AppendHandshake(dst []byte, subject, streamType string) []byte {
 	})
 }
 
+// appendHeaderFrame appends a frame whose header is written in place by header.
 func appendHeaderFrame(dst []byte, header func([]byte) []byte) []byte {
 	at := len(dst)
 	dst = header(BeginFrame(dst))

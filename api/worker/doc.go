@@ -1,10 +1,12 @@
 // Package worker is the contract with inference workers: what stands in discovery, what travels to a worker and what
 // comes back. It holds no behaviour beyond encoding.
 //
-//   - instance.go, card.go: discovery records;
+//   - instance.go, card.go: discovery records, read and written by records.go;
 //   - frame.go, envelope.go: the two-part codec and the request envelope around a body;
-//   - request.go: the body a token worker takes (PreprocessedRequest);
-//   - item.go: one item of the answer (Annotated<LLMEngineOutput>), errors.go its error form.
+//   - control.go: the frames without a body: handshake, prologue, signals;
+//   - request*.go: the body a token worker takes (PreprocessedRequest);
+//   - item*.go: one item of the answer (Annotated<LLMEngineOutput>), errors.go its error form;
+//   - reader*.go, writer.go: one pull reader and one writer for both codecs; transcode.go between the two.
 //
 // Bodies are JSON or msgpack maps with string keys, as the worker advertises (Codec). All integers of the framing are
 // big-endian. Unknown fields are ignored everywhere; integers may exceed 2^53 and stay exact.

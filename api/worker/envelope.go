@@ -77,6 +77,7 @@ func AppendStringMap(dst []byte, m map[string]string) []byte {
 // AppendJSONString appends s as a JSON string; bytes that are not UTF-8 become U+FFFD.
 func AppendJSONString(dst []byte, s string) []byte { return appendJSONString(dst, s) }
 
+// or returns s, or otherwise when s is empty.
 func or(s, otherwise string) string {
 	if s == "" {
 		return otherwise
@@ -168,6 +169,7 @@ type connectionJSON struct {
 	Info      string `json:"info"`
 }
 
+// read unfolds the connection and checks what workers check.
 func (j *connectionJSON) read(c *Connection, id, streamType string) error {
 	var info struct {
 		Address    string `json:"address"`

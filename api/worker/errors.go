@@ -166,8 +166,10 @@ func ParseError(json []byte) (*Error, error) {
 	return e, nil
 }
 
+// workerError reads a DynamoError; nil after an error of the reader.
 func (r *reader) workerError() *Error { return r.workerErrorAt(0) }
 
+// workerErrorAt reads an error at some depth of a chain of causes. Beyond the bound causes are skipped.
 func (r *reader) workerErrorAt(depth int) *Error {
 	e := &Error{}
 	var canonical, legacy string
@@ -241,6 +243,8 @@ func (e *Error) normalise(canonical, legacy string) {
 	e.readPublic()
 }
 
+// readPublic finds out what of the error may be shown. A public part of an unknown type may not: nobody knows what
+// is in it.
 func (e *Error) readPublic() {
 	if len(e.PublicRaw) == 0 {
 		return

@@ -29,6 +29,7 @@ func AppendFinal(dst []byte, c Codec) []byte {
 	return w.b
 }
 
+// writeAnnotated writes the envelope with the keys that have something to say.
 func (it *Item) writeAnnotated(w *writer) {
 	m := w.openMap()
 	if it.HasData {
@@ -81,6 +82,7 @@ func (o *Output) write(w *writer) {
 	w.closeMap(&m)
 }
 
+// writeLogProbs writes both kinds of log probabilities, null when there are none.
 func (o *Output) writeLogProbs(w *writer, m *open) {
 	w.key(m, "log_probs")
 	if len(o.LogProbs) == 0 {
@@ -111,6 +113,7 @@ func (o *Output) writeLogProbs(w *writer, m *open) {
 	w.closeArray(&a)
 }
 
+// write writes an alternative; its bytes are left out when absent.
 func (p *TopLogProb) write(w *writer) {
 	m := w.openMap()
 	w.key(&m, "rank")
@@ -137,6 +140,7 @@ func (p *TopLogProb) write(w *writer) {
 	w.closeMap(&m)
 }
 
+// writeFinish writes the reason's name, or the engine's message in a map.
 func (o *Output) writeFinish(w *writer) {
 	switch o.FinishReason {
 	case FinishNone:
@@ -151,6 +155,7 @@ func (o *Output) writeFinish(w *writer) {
 	}
 }
 
+// writeOptional writes the fields that workers leave out when they have nothing to say.
 func (o *Output) writeOptional(w *writer, m *open) {
 	switch o.StopReason.Kind {
 	case StopToken:
@@ -170,6 +175,7 @@ func (o *Output) writeOptional(w *writer, m *open) {
 	w.optJSON(m, "content_parts", o.ContentParts)
 }
 
+// write writes the counts, and the details that are known.
 func (u *Usage) write(w *writer) {
 	m := w.openMap()
 	w.key(&m, "prompt_tokens")

@@ -7,13 +7,14 @@ import (
 )
 
 // DecodeItem reads the body of one data frame of a token worker's answer into it. Slices of it are reused, so what an
-// earlier item held is gone; strings and raw JSON values are new unless body is JSON, in which case raw values alias it.
+// earlier item held is gone; strings and raw JSON values are new unless body is JSON, in which raw values alias it.
 // Unknown fields are skipped at any nesting.
 func DecodeItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, false) }
 
 // DecodeRawItem is DecodeItem for workers that answer in the client's own format: the data becomes it.Raw, as JSON.
 func DecodeRawItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, true) }
 
+// decodeItem reads the outer map of a data frame: the item and the end mark. A frame must have one of the two.
 func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
 	it.Reset()
 	r := reader{b: body, codec: c}
@@ -74,6 +75,7 @@ func (it *Item) readAnnotated(r *reader, raw bool) {
 	}
 }
 
+// readData reads what the envelope carries. A null is no data, which annotations have.
 func (it *Item) readData(r *reader, raw bool) {
 	switch {
 	case r.null():
@@ -90,6 +92,8 @@ func (it *Item) readData(r *reader, raw bool) {
 	}
 }
 
+// read reads an engine output. Its cases are ordered by how often they occur: this runs once for every token. An output
+// without token ids is an error, not an empty output: the worker speaks of something else.
 func (o *Output) read(r *reader) {
 	seen := false
 	for s := r.openMap(); ; {
@@ -115,7 +119,7 @@ func (o *Output) read(r *reader) {
 		}
 	}
 	if !seen && r.err == nil {
-		r.fail("no token_ids")
+		r.failf("no token_ids")
 	}
 }
 
@@ -153,7 +157,7 @@ func (o *Output) readFinish(r *reader) {
 				return
 			}
 			if string(key) != "error" {
-				r.fail("unknown finish reason %q", key)
+				r.failf("unknown finish reason %q", key)
 				return
 			}
 			o.FinishError = r.text()
@@ -180,13 +184,14 @@ func (o *Output) readFinish(r *reader) {
 	default:
 		message, ok := strings.CutPrefix(string(name), "error:")
 		if !ok {
-			r.fail("unknown finish reason %q", name)
+			r.failf("unknown finish reason %q", name)
 			return
 		}
 		o.FinishReason, o.FinishError = FinishError, strings.TrimSpace(message)
 	}
 }
 
+// stopReason reads a token id or a string.
 func (r *reader) stopReason() StopReason {
 	switch r.peek() {
 	case kindNull:
@@ -198,6 +203,7 @@ func (r *reader) stopReason() StopReason {
 	return StopReason{Kind: StopToken, ID: r.uint32()}
 }
 
+// appendStrs appends an array of strings to dst; a null appends none.
 func (r *reader) appendStrs(dst []string) []string {
 	if r.null() {
 		return dst
@@ -208,6 +214,7 @@ func (r *reader) appendStrs(dst []string) []string {
 	return dst
 }
 
+// appendFloats appends an array of numbers to dst, NaN for each null; a null appends none.
 func (r *reader) appendFloats(dst []float64) []float64 {
 	if r.null() {
 		return dst
@@ -218,6 +225,7 @@ func (r *reader) appendFloats(dst []float64) []float64 {
 	return dst
 }
 
+// topLogProbs appends one list of alternatives for each token to dst; a null appends none.
 func (r *reader) topLogProbs(dst [][]TopLogProb) [][]TopLogProb {
 	if r.null() {
 		return dst
@@ -234,6 +242,7 @@ func (r *reader) topLogProbs(dst [][]TopLogProb) [][]TopLogProb {
 	return dst
 }
 
+// topLogProb reads one alternative. Its token may be absent: then it is to be decoded from the id.
 func (r *reader) topLogProb() (p TopLogProb) {
 	for s := r.openMap(); ; {
 		key, ok := r.key(&s)
@@ -277,6 +286,7 @@ func (r *reader) byteList() []byte {
 	return list
 }
 
+// usage reads a count of tokens, nil for null.
 func (r *reader) usage() *Usage {
 	if r.null() {
 		return nil
@@ -304,6 +314,7 @@ func (r *reader) usage() *Usage {
 	}
 }
 
+// tokenCount reads a count; a null is zero.
 func (r *reader) tokenCount() int {
 	if r.null() {
 		return 0

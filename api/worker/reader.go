@@ -29,8 +29,11 @@ const (
 	kindBad
 )
 
-var kindNames = [...]string{"null", "bool", "integer", "float", "string", "bytes", "array", "map", "extension", "no value"}
+var kindNames = [...]string{
+	"null", "bool", "integer", "float", "string", "bytes", "array", "map", "extension", "no value",
+}
 
+// String names the kind in error messages.
 func (k kind) String() string { return kindNames[k] }
 
 // reader pulls values out of a JSON or msgpack body, without reflection. One decoder on top of it serves both codecs,
@@ -51,13 +54,15 @@ type seq struct {
 	begun bool   // JSON: an entry has been read
 }
 
-func (r *reader) fail(format string, args ...any) {
+// failf records an error with the place where it was found. Only the first counts: what follows it is noise.
+func (r *reader) failf(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%w at byte %d: "+format, append([]any{errValue, r.i}, args...)...)
 	}
 }
 
-func (r *reader) mismatch(want string) { r.fail("%s where %s is expected", r.peek(), want) }
+// mismatch fails because the next value is of another kind than the protocol has there.
+func (r *reader) mismatch(want string) { r.failf("%s where %s is expected", r.peek(), want) }
 
 // finish reports the first error, or what follows the one value that a body holds.
 func (r *reader) finish() error {
@@ -65,11 +70,12 @@ func (r *reader) finish() error {
 		r.space()
 	}
 	if r.err == nil && r.i != len(r.b) {
-		r.fail("%d bytes after the value", len(r.b)-r.i)
+		r.failf("%d bytes after the value", len(r.b)-r.i)
 	}
 	return r.err
 }
 
+// peek tells the kind of the next value without consuming it; kindBad at the end and after an error.
 func (r *reader) peek() kind {
 	if r.err != nil {
 		return kindBad
@@ -95,6 +101,7 @@ func (r *reader) null() bool {
 	return true
 }
 
+// openMap enters a map. Its entries are read with key, which also leaves it.
 func (r *reader) openMap() (s seq) {
 	if r.peek() != kindMap {
 		r.mismatch("a map")
@@ -109,6 +116,7 @@ func (r *reader) openMap() (s seq) {
 	return s
 }
 
+// openArray enters an array. Its elements are announced by elem, which also leaves it.
 func (r *reader) openArray() (s seq) {
 	if r.peek() != kindArray {
 		r.mismatch("an array")
@@ -123,9 +131,10 @@ func (r *reader) openArray() (s seq) {
 	return s
 }
 
+// enter counts a level of nesting. The bound keeps recursion from running out of stack on hostile bodies.
 func (r *reader) enter() {
 	if r.depth++; r.depth > maxDepth {
-		r.fail("nested deeper than %d", maxDepth)
+		r.failf("nested deeper than %d", maxDepth)
 	}
 }
 
@@ -141,7 +150,7 @@ func (r *reader) key(s *seq) (key []byte, ok bool) {
 		key = r.str()
 		r.space()
 		if r.err == nil && (r.i >= len(r.b) || r.b[r.i] != ':') {
-			r.fail("no colon after a key")
+			r.failf("no colon after a key")
 		}
 		r.i++
 		return key, r.err == nil
@@ -183,6 +192,7 @@ func (r *reader) str() []byte {
 	return r.mpString()
 }
 
+// boolean reads true or false; a null is a mismatch, for the caller to rule out first.
 func (r *reader) boolean() bool {
 	if r.peek() != kindBool {
 		r.mismatch("a bool")
@@ -205,6 +215,7 @@ type integer struct {
 	neg bool
 }
 
+// integer reads a number that both codecs write without a fraction. A float is refused, even a whole one.
 func (r *reader) integer() (n integer) {
 	if r.peek() != kindInt {
 		r.mismatch("an integer")
@@ -216,10 +227,11 @@ func (r *reader) integer() (n integer) {
 	return r.mpInteger()
 }
 
+// uint reads an integer from 0 to limit.
 func (r *reader) uint(limit uint64) uint64 {
 	n := r.integer()
 	if n.neg || n.mag > limit {
-		r.fail("integer out of range: 0 to %d", limit)
+		r.failf("integer out of range: 0 to %d", limit)
 		return 0
 	}
 	return n.mag
@@ -228,6 +240,7 @@ func (r *reader) uint(limit uint64) uint64 {
 func (r *reader) uint32() uint32 { return uint32(r.uint(math.MaxUint32)) }
 func (r *reader) uint64() uint64 { return r.uint(math.MaxUint64) }
 
+// int64 reads a signed integer, down to the one whose magnitude has no positive counterpart.
 func (r *reader) int64() int64 {
 	n := r.integer()
 	switch {
@@ -236,7 +249,7 @@ func (r *reader) int64() int64 {
 	case !n.neg && n.mag <= math.MaxInt64:
 		return int64(n.mag)
 	}
-	r.fail("integer out of range of 64 bits")
+	r.failf("integer out of range of 64 bits")
 	return 0
 }
 
@@ -281,10 +294,11 @@ func (r *reader) skip() {
 			r.skip()
 		}
 	default:
-		r.fail("no value")
+		r.failf("no value")
 	}
 }
 
+// skipString passes over a string without unescaping it.
 func (r *reader) skipString() {
 	if r.codec == JSON {
 		r.jsonRawString()
@@ -321,6 +335,7 @@ func (r *reader) text() string {
 	return string(r.str())
 }
 
+// space passes over JSON's white space.
 func (r *reader) space() {
 	for r.i < len(r.b) {
 		switch r.b[r.i] {
@@ -335,9 +350,10 @@ func (r *reader) space() {
 // rest returns what has not been read yet.
 func (r *reader) rest() []byte { return r.b[min(r.i, len(r.b)):] }
 
+// literal consumes one of JSON's three words.
 func (r *reader) literal(want string) bool {
 	if !bytes.HasPrefix(r.rest(), []byte(want)) {
-		r.fail("malformed literal")
+		r.failf("malformed literal")
 		return false
 	}
 	r.i += len(want)

@@ -3,10 +3,13 @@ package worker
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
+// jsonPeek tells the kind of the next value by its first byte. A number needs a look at all of it: whether it is an
+// integer decides how it is read, and no reader may read it otherwise.
 func (r *reader) jsonPeek() kind {
 	r.space()
 	if r.i >= len(r.b) {
@@ -36,7 +39,7 @@ func (r *reader) jsonPeek() kind {
 func (r *reader) jsonNext(s *seq, end byte) bool {
 	r.space()
 	if r.i >= len(r.b) {
-		r.fail("unexpected end")
+		r.failf("unexpected end")
 		return false
 	}
 	if r.b[r.i] == end {
@@ -46,7 +49,7 @@ func (r *reader) jsonNext(s *seq, end byte) bool {
 	}
 	if s.begun {
 		if r.b[r.i] != ',' {
-			r.fail("no comma between entries")
+			r.failf("no comma between entries")
 			return false
 		}
 		r.i++
@@ -67,18 +70,18 @@ func (r *reader) jsonRawString() (raw []byte, escaped bool) {
 			n := escapeLen(r.b[i:])
 			if n == 0 {
 				r.i = i
-				r.fail("malformed escape")
+				r.failf("malformed escape")
 				return nil, false
 			}
 			escaped = true
 			i += n - 1
 		case c < 0x20:
 			r.i = i
-			r.fail("control character in a string")
+			r.failf("control character in a string")
 			return nil, false
 		}
 	}
-	r.fail("unterminated string")
+	r.failf("unterminated string")
 	return nil, false
 }
 
@@ -88,7 +91,7 @@ func escapeLen(b []byte) int {
 		return 0
 	}
 	if b[1] != 'u' {
-		if bytes.IndexByte([]byte(`"\/bfnrt`), b[1]) < 0 {
+		if strings.IndexByte(`"\/bfnrt`, b[1]) < 0 {
 			return 0
 		}
 		return 2
@@ -99,6 +102,7 @@ func escapeLen(b []byte) int {
 	return 6
 }
 
+// hex4 reads the four hexadecimal digits of an escape.
 func hex4(b []byte) (v rune, ok bool) {
 	if len(b) < 4 {
 		return 0, false
@@ -118,6 +122,7 @@ func hex4(b []byte) (v rune, ok bool) {
 	return v, true
 }
 
+// jsonString reads a string. Without escapes, which is the rule, the result aliases the body.
 func (r *reader) jsonString() []byte {
 	raw, escaped := r.jsonRawString()
 	if !escaped {
@@ -160,6 +165,7 @@ func appendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
+// unescaped returns the character that a one-letter escape stands for.
 func unescaped(c byte) byte {
 	switch c {
 	case 'b':
@@ -218,6 +224,7 @@ func (r *reader) jsonNumber() (n int, integral bool) {
 	return i, fits
 }
 
+// digits counts the decimal digits that b begins with.
 func digits(b []byte) (n int) {
 	for n < len(b) && b[n] >= '0' && b[n] <= '9' {
 		n++
@@ -240,6 +247,7 @@ func parseMagnitude(b []byte, neg bool) (v uint64, ok bool) {
 	return v, !neg || v <= 1<<63
 }
 
+// jsonInteger reads a number that jsonPeek has found to be an integer of 64 bits.
 func (r *reader) jsonInteger() (n integer) {
 	size, _ := r.jsonNumber()
 	b := r.b[r.i : r.i+size]
@@ -251,10 +259,11 @@ func (r *reader) jsonInteger() (n integer) {
 	return n
 }
 
+// jsonFloat reads any number.
 func (r *reader) jsonFloat() float64 {
 	size, _ := r.jsonNumber()
 	if size == 0 {
-		r.fail("malformed number")
+		r.failf("malformed number")
 		return 0
 	}
 	// A number beyond the range of float64 becomes an infinity, which ParseFloat returns with its error.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 )
 
+// mpKind tells the kind of a value by its first byte.
 func mpKind(c byte) kind {
 	switch {
 	case c < 0x80, c >= 0xe0, c >= 0xcc && c <= 0xd3:
@@ -46,18 +47,20 @@ func (r *reader) be(n int) uint64 {
 	return 0
 }
 
+// take consumes n bytes. The result aliases the body and can't grow into what follows.
 func (r *reader) take(n uint64) []byte {
 	if r.err != nil {
 		return nil
 	}
 	if n > uint64(len(r.b)-r.i) {
-		r.fail("value of %d bytes, %d left", n, len(r.b)-r.i)
+		r.failf("value of %d bytes, %d left", n, len(r.b)-r.i)
 		return nil
 	}
 	r.i += int(n)
 	return r.b[r.i-int(n) : r.i : r.i]
 }
 
+// next consumes one byte; the byte that msgpack never uses stands for none.
 func (r *reader) next() byte {
 	if b := r.take(1); len(b) == 1 {
 		return b[0]
@@ -69,12 +72,13 @@ func (r *reader) next() byte {
 // announce a long container.
 func (r *reader) count(n uint64, each uint64) uint64 {
 	if r.err == nil && n*each > uint64(len(r.b)-r.i) {
-		r.fail("container of %d entries, %d bytes left", n, len(r.b)-r.i)
+		r.failf("container of %d entries, %d bytes left", n, len(r.b)-r.i)
 		return 0
 	}
 	return n
 }
 
+// mpMapLen reads a map's header: its number of entries.
 func (r *reader) mpMapLen() uint64 {
 	switch c := r.next(); c {
 	case 0xde:
@@ -86,6 +90,7 @@ func (r *reader) mpMapLen() uint64 {
 	}
 }
 
+// mpArrayLen reads an array's header: its number of elements.
 func (r *reader) mpArrayLen() uint64 {
 	switch c := r.next(); c {
 	case 0xdc:
@@ -97,6 +102,7 @@ func (r *reader) mpArrayLen() uint64 {
 	}
 }
 
+// mpString reads a string. Its bytes are not checked to be UTF-8: whoever writes them out replaces what isn't.
 func (r *reader) mpString() []byte {
 	switch c := r.next(); c {
 	case 0xd9:
@@ -144,6 +150,7 @@ func (r *reader) mpOpaque() {
 	}
 }
 
+// mpInteger reads an integer in any of its nine widths: encoders differ in how narrow they go.
 func (r *reader) mpInteger() integer {
 	switch c := r.next(); {
 	case c < 0x80:
@@ -163,6 +170,7 @@ func (r *reader) mpInteger() integer {
 	}
 }
 
+// signed splits a signed integer into magnitude and sign.
 func signed(v int64) integer {
 	if v < 0 {
 		return integer{mag: -uint64(v), neg: true}
@@ -170,6 +178,7 @@ func signed(v int64) integer {
 	return integer{mag: uint64(v)}
 }
 
+// mpFloat reads a float of either width, or an integer where an encoder has saved the fraction.
 func (r *reader) mpFloat() float64 {
 	switch r.b[r.i] {
 	case 0xca:

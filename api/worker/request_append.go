@@ -38,6 +38,7 @@ func (q *Request) Append(dst []byte, c Codec) ([]byte, error) {
 	return w.b, nil
 }
 
+// writeOptional writes the fields that are there only when they say something. Most requests have none.
 func (q *Request) writeOptional(w *writer, m *open) {
 	w.optStr(m, "prompt_embeds", q.PromptEmbeds)
 	w.optJSON(m, "multi_modal_data", q.MultiModalData)
@@ -67,6 +68,7 @@ func (q *Request) writeOptional(w *writer, m *open) {
 	}
 }
 
+// write writes the conditions, null for each that isn't set.
 func (s *StopConditions) write(w *writer) {
 	m := w.openMap()
 	w.u32Field(&m, "max_tokens", s.MaxTokens)
@@ -85,6 +87,7 @@ func (s *StopConditions) write(w *writer) {
 	w.closeMap(&m)
 }
 
+// write writes the options, null for each that isn't set: the worker's own defaults then apply.
 func (s *SamplingOptions) write(w *writer) {
 	m := w.openMap()
 	w.u8Field(&m, "n", s.N)
@@ -114,6 +117,7 @@ func (s *SamplingOptions) write(w *writer) {
 	w.closeMap(&m)
 }
 
+// write writes the options, null for each that isn't set.
 func (o *OutputOptions) write(w *writer) {
 	m := w.openMap()
 	if o.NoStopTrim != nil {
@@ -127,6 +131,7 @@ func (o *OutputOptions) write(w *writer) {
 	w.closeMap(&m)
 }
 
+// write writes the hints that are set. The map is there even when empty, as live requests have it.
 func (h *Routing) write(w *writer) {
 	m := w.openMap()
 	w.optU64(&m, "backend_instance_id", h.BackendInstanceID)

@@ -60,6 +60,7 @@ func (q *Request) readField(r *reader, key []byte) bool {
 	return true
 }
 
+// readOptional reads one of the fields that may be absent and reports whether key names one.
 func (q *Request) readOptional(r *reader, key []byte) bool {
 	switch string(key) {
 	case "prompt_embeds":
@@ -120,6 +121,7 @@ func (r *reader) fields(f func(key []byte) bool) {
 	}
 }
 
+// read reads the conditions; a null leaves one unset.
 func (s *StopConditions) read(r *reader) {
 	r.fields(func(key []byte) bool {
 		switch string(key) {
@@ -146,6 +148,7 @@ func (s *StopConditions) read(r *reader) {
 	})
 }
 
+// read reads the options; a null leaves one unset.
 func (s *SamplingOptions) read(r *reader) {
 	r.fields(func(key []byte) bool {
 		switch string(key) {
@@ -184,6 +187,7 @@ func (s *SamplingOptions) read(r *reader) {
 	})
 }
 
+// read reads the options; a null leaves one unset.
 func (o *OutputOptions) read(r *reader) {
 	r.fields(func(key []byte) bool {
 		switch string(key) {
@@ -206,6 +210,7 @@ func (o *OutputOptions) read(r *reader) {
 	})
 }
 
+// read reads the hints; a null leaves one unset.
 func (h *Routing) read(r *reader) {
 	r.fields(func(key []byte) bool {
 		switch string(key) {
@@ -251,7 +256,7 @@ func (r *reader) ids(dst []uint32) []uint32 {
 	case kindBytes:
 		b := r.bytes()
 		if len(b)%4 != 0 {
-			r.fail("packed token ids of %d bytes", len(b))
+			r.failf("packed token ids of %d bytes", len(b))
 			return nil
 		}
 		dst = emptied(dst)
@@ -279,6 +284,7 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
+// strs reads an array of strings. A null is nil, an empty array is not.
 func (r *reader) strs() []string {
 	if r.null() {
 		return nil
@@ -290,6 +296,7 @@ func (r *reader) strs() []string {
 	return list
 }
 
+// u64s reads an array of instance ids.
 func (r *reader) u64s() []uint64 {
 	if r.null() {
 		return nil
@@ -301,6 +308,7 @@ func (r *reader) u64s() []uint64 {
 	return list
 }
 
+// optU8 reads an integer of 8 bits, nil for null.
 func (r *reader) optU8() *uint8 {
 	if r.null() {
 		return nil
@@ -308,6 +316,7 @@ func (r *reader) optU8() *uint8 {
 	return new(uint8(r.uint(math.MaxUint8)))
 }
 
+// optU32 reads an integer of 32 bits, nil for null.
 func (r *reader) optU32() *uint32 {
 	if r.null() {
 		return nil
@@ -315,6 +324,7 @@ func (r *reader) optU32() *uint32 {
 	return new(r.uint32())
 }
 
+// optU64 reads an integer of 64 bits, nil for null.
 func (r *reader) optU64() *uint64 {
 	if r.null() {
 		return nil
@@ -322,6 +332,7 @@ func (r *reader) optU64() *uint64 {
 	return new(r.uint64())
 }
 
+// optI64 reads a signed integer of 64 bits, nil for null.
 func (r *reader) optI64() *int64 {
 	if r.null() {
 		return nil
@@ -329,18 +340,20 @@ func (r *reader) optI64() *int64 {
 	return new(r.int64())
 }
 
+// optI32 reads a signed integer of 32 bits, nil for null.
 func (r *reader) optI32() *int32 {
 	if r.null() {
 		return nil
 	}
 	v := r.int64()
 	if v < math.MinInt32 || v > math.MaxInt32 {
-		r.fail("integer out of range of 32 bits")
+		r.failf("integer out of range of 32 bits")
 		return nil
 	}
 	return new(int32(v))
 }
 
+// optBool reads a bool, nil for null.
 func (r *reader) optBool() *bool {
 	if r.null() {
 		return nil
@@ -348,6 +361,7 @@ func (r *reader) optBool() *bool {
 	return new(r.boolean())
 }
 
+// optFloat reads a number, nil for null: where a field may be absent, null says that it is.
 func (r *reader) optFloat() *float64 {
 	if r.null() {
 		return nil

@@ -32,6 +32,7 @@ func AppendMsgpackAsJSON(dst, msgpack []byte) ([]byte, error) {
 	return dst, nil
 }
 
+// appendMsgpack appends the next value, whatever it is.
 func (r *reader) appendMsgpack(dst []byte) []byte {
 	switch r.peek() {
 	case kindNull:
@@ -43,11 +44,11 @@ func (r *reader) appendMsgpack(dst []byte) []byte {
 		}
 		return append(dst, 0xc2)
 	case kindInt:
-		if n := r.integer(); n.neg {
+		n := r.integer()
+		if n.neg {
 			return appendMsgpackInt(dst, -int64(n.mag))
-		} else {
-			return appendMsgpackUint(dst, n.mag)
 		}
+		return appendMsgpackUint(dst, n.mag)
 	case kindFloat:
 		return binary.BigEndian.AppendUint64(append(dst, 0xcb), math.Float64bits(r.float()))
 	case kindString:
@@ -71,7 +72,7 @@ func (r *reader) appendMsgpack(dst []byte) []byte {
 		}
 		return h.fill(dst, n, 0x80, 0xde)
 	default:
-		r.fail("no value")
+		r.failf("no value")
 		return dst
 	}
 }
@@ -93,6 +94,7 @@ func (r *reader) reserve(dst *[]byte) head {
 // smallContent is how much content may move so that a small container gets the short header.
 const smallContent = 256
 
+// fill writes the header in front of the content appended since reserve, for n entries.
 func (h head) fill(dst []byte, n int, short, long byte) []byte {
 	at := dst[h.at:]
 	switch content := at[h.size:]; {
@@ -118,6 +120,7 @@ func appendMsgpackString(dst, s []byte) []byte {
 	return append(appendMsgpackStringHead(dst, len(s)), s...)
 }
 
+// appendJSON appends the next value, whatever it is, without spaces.
 func (r *reader) appendJSON(dst []byte) []byte {
 	switch r.peek() {
 	case kindNull:
@@ -145,11 +148,12 @@ func (r *reader) appendJSON(dst []byte) []byte {
 	case kindMap:
 		return r.appendJSONMap(dst)
 	default:
-		r.fail("no value")
+		r.failf("no value")
 		return dst
 	}
 }
 
+// appendJSONBytes appends packed bytes in the form that workers give them in JSON.
 func appendJSONBytes(dst, b []byte) []byte {
 	dst = append(dst, '[')
 	for i, c := range b {
@@ -161,6 +165,7 @@ func appendJSONBytes(dst, b []byte) []byte {
 	return append(dst, ']')
 }
 
+// appendJSONArray appends the array that comes next.
 func (r *reader) appendJSONArray(dst []byte) []byte {
 	dst = append(dst, '[')
 	n := 0
@@ -173,6 +178,7 @@ func (r *reader) appendJSONArray(dst []byte) []byte {
 	return append(dst, ']')
 }
 
+// appendJSONMap appends the map that comes next, its keys in their order and with their repetitions.
 func (r *reader) appendJSONMap(dst []byte) []byte {
 	dst = append(dst, '{')
 	n := 0

@@ -20,6 +20,8 @@ type open struct {
 	n  int // entries so far
 }
 
+// openMap begins a map. The number of its entries is written by closeMap, so that optional fields need no counting
+// beforehand.
 func (w *writer) openMap() open {
 	o := open{at: len(w.b)}
 	if w.codec == JSON {
@@ -46,6 +48,7 @@ func (w *writer) closeMap(o *open) {
 	}
 }
 
+// key writes the key of a map's next entry; its value follows.
 func (w *writer) key(o *open, name string) {
 	if w.codec == JSON {
 		if o.n > 0 {
@@ -59,6 +62,7 @@ func (w *writer) key(o *open, name string) {
 	o.n++
 }
 
+// openArray begins an array of n elements.
 func (w *writer) openArray(n int) open {
 	o := open{at: len(w.b)}
 	if w.codec == JSON {
@@ -77,12 +81,14 @@ func (w *writer) elem(o *open) {
 	o.n++
 }
 
+// closeArray ends an array; msgpack needs no mark for it.
 func (w *writer) closeArray(*open) {
 	if w.codec == JSON {
 		w.b = append(w.b, ']')
 	}
 }
 
+// null writes the absence of a value.
 func (w *writer) null() {
 	if w.codec == JSON {
 		w.b = append(w.b, "null"...)
@@ -91,6 +97,7 @@ func (w *writer) null() {
 	}
 }
 
+// boolean writes true or false.
 func (w *writer) boolean(v bool) {
 	switch {
 	case w.codec == JSON:
@@ -102,6 +109,7 @@ func (w *writer) boolean(v bool) {
 	}
 }
 
+// uint writes an unsigned integer, exact up to 64 bits in both codecs.
 func (w *writer) uint(v uint64) {
 	if w.codec == JSON {
 		w.b = strconv.AppendUint(w.b, v, 10)
@@ -110,6 +118,7 @@ func (w *writer) uint(v uint64) {
 	}
 }
 
+// int writes a signed integer in its shortest form.
 func (w *writer) int(v int64) {
 	if w.codec == JSON {
 		w.b = strconv.AppendInt(w.b, v, 10)
@@ -118,6 +127,7 @@ func (w *writer) int(v int64) {
 	}
 }
 
+// float writes a number that stays a float in both codecs.
 func (w *writer) float(v float64) {
 	if w.codec == JSON {
 		w.b = appendJSONFloat(w.b, v)
@@ -126,6 +136,7 @@ func (w *writer) float(v float64) {
 	}
 }
 
+// str writes a string.
 func (w *writer) str(s string) {
 	if w.codec == JSON {
 		w.b = appendJSONString(w.b, s)
@@ -155,6 +166,7 @@ func (w *writer) json(raw []byte) {
 	w.b = b
 }
 
+// ids writes token ids. Prompts have thousands of them, so the loop does nothing but append.
 func (w *writer) ids(ids []uint32) {
 	if w.codec != JSON {
 		w.b = appendMsgpackHead(w.b, len(ids), 0x90, 15, 0xdc)
@@ -173,6 +185,7 @@ func (w *writer) ids(ids []uint32) {
 	w.b = append(w.b, ']')
 }
 
+// strs writes an array of strings, which may be empty but is there.
 func (w *writer) strs(list []string) {
 	a := w.openArray(len(list))
 	for _, s := range list {
@@ -229,6 +242,7 @@ func (w *writer) idsField(o *open, name string, v []uint32) {
 	w.ids(v)
 }
 
+// jsonField writes a field whose value is given as JSON, null when empty.
 func (w *writer) jsonField(o *open, name string, v []byte) {
 	w.key(o, name)
 	w.json(v)
@@ -249,12 +263,14 @@ func (w *writer) optStr(o *open, name, v string) {
 	}
 }
 
+// optU32 writes a field that is left out when nil.
 func (w *writer) optU32(o *open, name string, v *uint32) {
 	if v != nil {
 		w.u32Field(o, name, v)
 	}
 }
 
+// optU64 writes a field that is left out when nil. Instance ids use all 64 bits.
 func (w *writer) optU64(o *open, name string, v *uint64) {
 	if v != nil {
 		w.key(o, name)
@@ -274,6 +290,7 @@ func appendMsgpackHead(b []byte, n int, short byte, limit int, long byte) []byte
 	return binary.BigEndian.AppendUint32(append(b, long+1), uint32(n))
 }
 
+// appendMsgpackStringHead appends a string's header. Strings have a form of 8 bits that arrays and maps lack.
 func appendMsgpackStringHead(b []byte, n int) []byte {
 	if n > 31 && n <= math.MaxUint8 {
 		return append(b, 0xd9, byte(n))
@@ -281,6 +298,7 @@ func appendMsgpackStringHead(b []byte, n int) []byte {
 	return appendMsgpackHead(b, n, 0xa0, 31, 0xda)
 }
 
+// appendMsgpackUint appends an integer in its shortest form, as workers' own encoders do.
 func appendMsgpackUint(b []byte, v uint64) []byte {
 	switch {
 	case v < 0x80:
@@ -295,6 +313,7 @@ func appendMsgpackUint(b []byte, v uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xcf), v)
 }
 
+// appendMsgpackInt appends a signed integer in its shortest form; positive ones take the unsigned forms.
 func appendMsgpackInt(b []byte, v int64) []byte {
 	switch {
 	case v >= 0:
@@ -368,6 +387,7 @@ func appendJSONString[T string | []byte](b []byte, s T) []byte {
 	return append(append(b, s[start:]...), '"')
 }
 
+// appendEscape appends a character that must not stand bare in a JSON string.
 func appendEscape(b []byte, c byte) []byte {
 	switch c {
 	case '"', '\\':

@@ -288,7 +288,7 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 		return nil, fmt.Errorf("NATS: %w", err)
 	}
 	o := nats.Options{
-		URL: n.URL, Username: n.Username, Password: n.Password, Token: n.Token, NKeySeedFile: n.NKey,
+		URL: n.URL, Username: n.Username, Password: n.Password, Token: n.Token, NKeySeed: n.NKey,
 		CredentialsFile: n.CredentialsFile, TLS: tlsConfig, RequestTimeout: n.RequestTimeout, Log: log}
 	if e != nil {
 		o.URL, o.Conn = "", e.frontend

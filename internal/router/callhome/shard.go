@@ -1,0 +1,157 @@
+package callhome
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// shardCount is how many parts the registrations have, each with its own lock.
+const shardCount = 64
+
+// tombstoneFor is how long an abandoned subject is remembered, so that a worker that calls late is told to stop.
+const tombstoneFor = 30 * time.Second
+
+// subject names a stream: a random UUID.
+type subject [16]byte
+
+func newSubject() (s subject) {
+	for i := 0; i < len(s); i += 8 {
+		v := rand.Uint64()
+		for k := range 8 {
+			s[i+k] = byte(v >> (8 * k))
+		}
+	}
+	s[6], s[8] = s[6]&0x0f|0x40, s[8]&0x3f|0x80
+	return s
+}
+
+// dashes are where a UUID's text form has them.
+var dashes = [...]int{8, 13, 18, 23}
+
+// String returns the subject's text form.
+func (s subject) String() string {
+	var b [36]byte
+	hex.Encode(b[:8], s[:4])
+	hex.Encode(b[9:13], s[4:6])
+	hex.Encode(b[14:18], s[6:8])
+	hex.Encode(b[19:23], s[8:10])
+	hex.Encode(b[24:], s[10:])
+	for _, i := range dashes {
+		b[i] = '-'
+	}
+	return string(b[:])
+}
+
+func parseSubject(b []byte) (s subject, ok bool) {
+	if len(b) != 36 {
+		return s, false
+	}
+	var digits [32]byte
+	n := 0
+	for i, c := range b {
+		if c == '-' {
+			continue
+		}
+		if n == len(digits) || i < n {
+			return s, false
+		}
+		digits[n] = c
+		n++
+	}
+	if n != len(digits) {
+		return s, false
+	}
+	_, err := hex.Decode(s[:], digits[:])
+	return s, err == nil
+}
+
+// arrival is what a waiting stream gets: a connection and what has been read beyond its handshake, or a failure.
+type arrival struct {
+	conn *net.TCPConn
+	raw  syscall.RawConn
+	in   input
+	err  error
+}
+
+// shard holds part of the registrations.
+type shard struct {
+	mu      sync.Mutex
+	waiting map[subject]*Stream // guarded by mu; nil marks an abandoned subject
+	graves  []grave             // guarded by mu: abandoned subjects, oldest first
+}
+
+type grave struct {
+	id   subject
+	till time.Time
+}
+
+func (l *Listener) shard(id subject) *shard { return &l.shards[int(id[0])%shardCount] }
+
+func (h *shard) add(s *Stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting[s.id] = s
+	if len(h.graves) > 0 {
+		h.sweepLocked(time.Now())
+	}
+}
+
+func (h *shard) sweepLocked(now time.Time) {
+	n := 0
+	for n < len(h.graves) && !now.Before(h.graves[n].till) {
+		delete(h.waiting, h.graves[n].id)
+		n++
+	}
+	h.graves = append(h.graves[:0], h.graves[n:]...)
+}
+
+type outcome uint8
+
+const (
+	unknown outcome = iota
+	delivered
+	abandoned
+)
+
+// deliver gives a connection to the stream that waits for it. It happens under the lock, so that abandon knows whether
+// to expect it.
+func (h *shard) deliver(id subject, a *arrival) outcome {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, ok := h.waiting[id]
+	if !ok {
+		return unknown
+	}
+	if s == nil {
+		delete(h.waiting, id) // its grave is swept in time
+		return abandoned
+	}
+	delete(h.waiting, id)
+	select {
+	case s.arrived <- *a:
+		return delivered
+	default: // a failure came first
+		return abandoned
+	}
+}
+
+// abandon ends the wait for a stream. A connection that had arrived already is returned.
+func (h *shard) abandon(s *Stream) (a arrival) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.waiting[s.id]; ok {
+		h.waiting[s.id] = nil
+		now := time.Now()
+		h.sweepLocked(now)
+		h.graves = append(h.graves, grave{s.id, now.Add(tombstoneFor)})
+	}
+	select {
+	case a = <-s.arrived:
+	default:
+	}
+	return a
+}

@@ -1,0 +1,289 @@
+// Package dispatch brings one request to one worker: it picks an instance out of what discovery knows, delivers the
+// request over the plane that the instance asks for, and waits until the instance has dialled back and begun. An
+// instance that can't be reached is left aside for a while and another is tried, as long as nothing has been answered.
+//
+//	candidates ─▶ policy ─▶ plane.Start ─▶ callhome.Await ─▶ Stream
+//
+// A Dispatcher is safe for concurrent use and runs everything on its callers' goroutines. What is known of instances
+// (load, quarantine) is kept for each one in atomics; requests share no lock but for the moment after a change in
+// discovery.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/callhome"
+)
+
+// Options are what a Dispatcher is built from. Snapshots, Policy, CallHome and one plane are required.
+type Options struct {
+	Snapshots func() *router.Snapshot
+	Policy    router.Policy
+	NATS, TCP router.Plane // nil: instances that ask for it can't be reached
+	CallHome  *callhome.Listener
+
+	// HandshakeTimeout is how long a worker that accepted a request has to begin. Workers that are full queue what they
+	// accept, so it is generous: 30 s when zero.
+	HandshakeTimeout time.Duration
+	// StreamTimeout bounds the time between two items of a stream; zero is no bound.
+	StreamTimeout time.Duration
+	// QuarantineFor is how long an instance that was lost is left aside; 5 s when zero, negative for not at all.
+	QuarantineFor time.Duration
+	// OverloadedFor is how long an instance that was at capacity is left aside; 1 s when zero.
+	OverloadedFor time.Duration
+	// MaxAttempts bounds how many instances one request is tried on; 3 when zero.
+	MaxAttempts int
+
+	Registerer prometheus.Registerer // nil: metrics are kept but not registered
+	Log        *slog.Logger          // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	if o.HandshakeTimeout <= 0 {
+		o.HandshakeTimeout = 30 * time.Second
+	}
+	if o.QuarantineFor == 0 {
+		o.QuarantineFor = 5 * time.Second
+	}
+	if o.OverloadedFor <= 0 {
+		o.OverloadedFor = time.Second
+	}
+	if o.MaxAttempts <= 0 {
+		o.MaxAttempts = 3
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
+}
+
+// Dispatcher is a router.Dispatcher.
+type Dispatcher struct {
+	opts    Options
+	metrics *metrics
+	began   time.Time // instants are kept as distances from here
+
+	table    atomic.Pointer[table]
+	mu       sync.Mutex // held while a table is made
+	inFlight atomic.Int64
+}
+
+var _ router.Dispatcher = (*Dispatcher)(nil)
+
+// New returns a Dispatcher. It starts nothing.
+func New(opts Options) *Dispatcher {
+	d := &Dispatcher{opts: opts.withDefaults(), metrics: newMetrics(opts.Registerer), began: time.Now()}
+	d.table.Store(&table{})
+	return d
+}
+
+// InFlight returns the number of requests that are being dispatched or answered.
+func (d *Dispatcher) InFlight() int64 { return d.inFlight.Load() }
+
+// now returns the time since the dispatcher began.
+func (d *Dispatcher) now() time.Duration { return time.Since(d.began) }
+
+// attempt is the memory that one request needs until its stream begins.
+type attempt struct {
+	envelope   []byte
+	message    router.Message
+	query      router.Query
+	candidates []router.Candidate
+	states     []*instance // of candidates
+	tried      []*instance
+}
+
+var attempts = sync.Pool{New: func() any { return new(attempt) }}
+
+// maxPooled is the largest envelope whose memory is kept for another request.
+const maxPooled = 1 << 20
+
+func (a *attempt) release() {
+	if cap(a.envelope) > maxPooled {
+		a.envelope = nil
+	}
+	clear(a.candidates)
+	clear(a.states)
+	clear(a.tried)
+	*a = attempt{
+		envelope: a.envelope[:0], candidates: a.candidates[:0], states: a.states[:0], tried: a.tried[:0],
+	}
+	attempts.Put(a)
+}
+
+// Dispatch implements router.Dispatcher.
+func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
+	entered := time.Now()
+	d.inFlight.Add(1)
+	d.metrics.inFlight.Inc()
+	a := attempts.Get().(*attempt)
+	s, err := d.dispatch(ctx, call, a, entered)
+	a.release()
+	if err != nil {
+		d.left()
+		return nil, err
+	}
+	return s, nil
+}
+
+// left notes that a request is over.
+func (d *Dispatcher) left() {
+	d.inFlight.Add(-1)
+	d.metrics.inFlight.Dec()
+}
+
+func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt, entered time.Time) (*stream, error) {
+	var last error
+	for len(a.tried) < d.opts.MaxAttempts {
+		in, err := d.pick(call, a)
+		if err != nil {
+			// What the instances tried said tells more than that there are no others.
+			if last != nil {
+				err = last
+			}
+			return nil, err
+		}
+		a.tried = append(a.tried, in)
+		s, err := d.try(ctx, call, a, in, entered)
+		if err == nil {
+			return s, nil
+		}
+		last = err
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !d.blame(in, err) || call.Pin != nil {
+			break
+		}
+		d.metrics.retries.Inc()
+		d.opts.Log.Warn("request not delivered, trying another worker",
+			"request_id", call.RequestID, "worker", in.record.Hex(), "error", err)
+	}
+	return nil, last
+}
+
+// blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried.
+func (d *Dispatcher) blame(in *instance, err error) bool {
+	f, ok := errors.AsType[*fault.Error](err)
+	switch {
+	case !ok:
+		return false
+	case f.Kind == fault.Overloaded && f.Origin == fault.FromTransport:
+		in.setAside(&in.overloaded, d.now()+d.opts.OverloadedFor)
+		return true
+	case f.Origin == fault.FromTransport:
+		if !errors.Is(err, errBeginning) {
+			d.quarantine(in, f)
+		}
+		return true
+	}
+	return false
+}
+
+// errBeginning marks the failure of a worker that was reached and couldn't begin: others may, but it isn't lost.
+var errBeginning = errors.New("worker could not begin")
+
+func (d *Dispatcher) quarantine(in *instance, why error) {
+	if d.opts.QuarantineFor <= 0 {
+		return
+	}
+	in.setAside(&in.quarantined, d.now()+d.opts.QuarantineFor)
+	d.metrics.quarantines.Inc()
+	d.opts.Log.Warn("worker left aside", "endpoint", in.record.ID().String(), "worker", in.record.Hex(),
+		"for", d.opts.QuarantineFor, "error", why)
+}
+
+// pick chooses an instance that has not been tried.
+func (d *Dispatcher) pick(call *router.Call, a *attempt) (*instance, error) {
+	ep := d.current().endpoints[call.Endpoint]
+	if ep == nil {
+		return nil, errNoWorkers(call.Endpoint)
+	}
+	if call.Pin != nil {
+		return d.pinned(ep, call)
+	}
+	if err := d.gather(ep, call, a); err != nil {
+		return nil, err
+	}
+	a.query = router.Query{
+		RequestID: call.RequestID, TokenIDs: call.TokenIDs,
+		Ordinal: ep.ordinal.Add(1) - 1, Random: rand.IntN,
+	}
+	i, err := d.opts.Policy.Pick(&a.query, a.candidates)
+	if err != nil {
+		return nil, err
+	}
+	return a.states[i], nil
+}
+
+// gather lists the candidates: the instances of the endpoint that serve the call, are not left aside, were not tried.
+func (d *Dispatcher) gather(ep *endpoint, call *router.Call, a *attempt) error {
+	a.candidates, a.states = a.candidates[:0], a.states[:0]
+	now, full := d.now(), 0
+	for _, in := range ep.instances {
+		switch {
+		case call.Serves != nil && !call.Serves(in.record.InstanceID), a.has(in), in.aside(&in.quarantined, now):
+			continue
+		case in.aside(&in.overloaded, now):
+			full++
+			continue
+		}
+		a.candidates = append(a.candidates, router.Candidate{Instance: in.record, InFlight: in.inFlight.Load()})
+		a.states = append(a.states, in)
+	}
+	switch {
+	case len(a.candidates) > 0:
+		return nil
+	case full > 0:
+		return d.errBusy("All workers are busy, please try again later")
+	}
+	return errNoWorkers(call.Endpoint)
+}
+
+func (a *attempt) has(in *instance) bool {
+	for _, t := range a.tried {
+		if t == in || t.record.InstanceID == in.record.InstanceID {
+			return true
+		}
+	}
+	return false
+}
+
+// pinned returns the instance that the client insists on.
+func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) {
+	now := d.now()
+	for _, in := range ep.instances {
+		if in.record.InstanceID != *call.Pin || (call.Serves != nil && !call.Serves(*call.Pin)) {
+			continue
+		}
+		switch {
+		case in.aside(&in.quarantined, now):
+			return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
+		case in.aside(&in.overloaded, now):
+			return nil, d.errBusy("The selected worker is busy, please try again later")
+		}
+		return in, nil
+	}
+	return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
+}
+
+func errNoWorkers(id worker.EndpointID) *fault.Error {
+	return fault.New(fault.Unavailable, "No workers available for endpoint %s", id)
+}
+
+func (d *Dispatcher) errBusy(message string) *fault.Error {
+	e := fault.New(fault.Overloaded, "%s", message)
+	e.RetryAfter = d.opts.OverloadedFor
+	return e
+}

@@ -1,0 +1,145 @@
+package dispatch
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// verdict is what a worker's error class means to a client: a kind, and the text shown when the worker gave none.
+type verdict struct {
+	kind   fault.Kind
+	phrase string
+}
+
+func verdictOf(class string) verdict {
+	switch class {
+	case "InvalidRequest":
+		return verdict{fault.BadRequest, "Invalid request"}
+	case "Unauthenticated":
+		return verdict{fault.Unauthenticated, "Authentication required"}
+	case "PermissionDenied":
+		return verdict{fault.PermissionDenied, "Permission denied"}
+	case "NotFound":
+		return verdict{fault.NotFound, "Resource not found"}
+	case "Conflict":
+		return verdict{fault.Conflict, "Request conflict"}
+	case "PayloadTooLarge":
+		return verdict{fault.TooLarge, "Request payload too large"}
+	case "UnsupportedMedia":
+		return verdict{fault.UnsupportedMedia, "Unsupported media type"}
+	case "RateLimited":
+		return verdict{fault.RateLimited, "Rate limit exceeded"}
+	case "CapacityExhausted":
+		return verdict{fault.Overloaded, "Service temporarily overloaded"}
+	case "Unavailable":
+		return verdict{fault.Unavailable, "Service temporarily unavailable"}
+	case "BackendProtocol":
+		return verdict{fault.BadGateway, "Bad gateway"}
+	case "DeadlineExceeded":
+		return verdict{fault.Timeout, "Request deadline exceeded"}
+	case "NotImplemented":
+		return verdict{fault.NotImplemented, "Operation not implemented"}
+	case "Cancelled":
+		return verdict{fault.Cancelled, "Request cancelled"}
+	}
+	return verdict{fault.Internal, "Internal server error"}
+}
+
+// Fault turns a worker's error into a failure. Only what the worker marked as public is shown.
+func Fault(e *worker.Error) *fault.Error {
+	if e.Reason == "router.queue_deadline_exceeded" {
+		return worded(e, verdict{fault.RateLimited, "Rate limit exceeded"})
+	}
+	if e.Class == "Internal" && e.PublicType == "" {
+		if f := stated(e.Message); f != nil {
+			return f.Because(e)
+		}
+	}
+	return worded(e, verdictOf(e.Class))
+}
+
+func worded(e *worker.Error, v verdict) *fault.Error {
+	f := &fault.Error{Kind: v.kind, Origin: fault.FromWorker, Message: v.phrase}
+	if lostReason(e.Reason) {
+		f.Origin = fault.FromTransport
+	}
+	switch e.PublicType {
+	case "":
+	case "message":
+		if e.Public != "" {
+			f.Message = e.Public
+		}
+	default:
+		if json.Unmarshal(e.PublicRaw, &f.Details) != nil {
+			f.Details = nil
+		}
+		if e.PublicType == "context_length" {
+			f.Code = "context_length_exceeded"
+		}
+	}
+	return f.Because(e)
+}
+
+// stated reads a message that states a status, {"code":N,"message":…}: engines put the statuses of their own HTTP
+// servers there. Its text is private like any other. Nil when the message is no such thing.
+func stated(message string) *fault.Error {
+	var m struct {
+		Code    int     `json:"code"`
+		Message *string `json:"message"`
+	}
+	if !strings.HasPrefix(message, "{") || json.Unmarshal([]byte(message), &m) != nil || m.Message == nil {
+		return nil
+	}
+	f := &fault.Error{Origin: fault.FromWorker}
+	switch m.Code {
+	case http.StatusUnauthorized:
+		f.Kind = fault.Unauthenticated
+	case http.StatusForbidden:
+		f.Kind = fault.PermissionDenied
+	case http.StatusNotFound:
+		f.Kind = fault.NotFound
+	case http.StatusConflict:
+		f.Kind = fault.Conflict
+	case http.StatusRequestEntityTooLarge:
+		f.Kind = fault.TooLarge
+	case http.StatusUnsupportedMediaType:
+		f.Kind = fault.UnsupportedMedia
+	case http.StatusTooManyRequests:
+		f.Kind = fault.RateLimited
+	case http.StatusServiceUnavailable:
+		f.Kind, f.Message = fault.Unavailable, verdictOf("Unavailable").phrase
+	case overloadedStatus:
+		f.Kind, f.Message = fault.Overloaded, verdictOf("CapacityExhausted").phrase
+	default:
+		if m.Code < 400 || m.Code > 499 {
+			f.Message, f.Details = verdictOf("Internal").phrase, map[string]any{"backend_status": m.Code}
+			return f
+		}
+		f.Kind = fault.BadRequest
+	}
+	if f.Message == "" {
+		if f.Message = http.StatusText(m.Code); f.Message == "" {
+			f.Message = verdictOf("InvalidRequest").phrase
+		}
+	}
+	return f
+}
+
+// overloadedStatus is the status of an overloaded service among those who use it.
+const overloadedStatus = 529
+
+// lostReason reports whether a reason says that the worker, or its engine, is lost: another may do better, and this one
+// is left aside for a while.
+func lostReason(reason string) bool {
+	switch reason {
+	case "transport.cannot_connect", "transport.disconnected", "transport.connection_timeout",
+		"backend.cannot_connect", "backend.disconnected", "backend.connection_timeout", "backend.response_timeout",
+		"backend.engine_shutdown", "backend.stream_incomplete", "backend.worker_unavailable":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,157 @@
+package dispatch
+
+import (
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/callhome"
+)
+
+// table is what a Dispatcher knows of the instances of one snapshot.
+type table struct {
+	snapshot  *router.Snapshot
+	endpoints map[worker.EndpointID]*endpoint
+}
+
+// endpoint lists the instances of one endpoint, by id.
+type endpoint struct {
+	instances []*instance
+	ordinal   atomic.Uint64 // counts choices
+}
+
+// instance is one worker at one endpoint and what this frontend knows of it. It outlives snapshots.
+type instance struct {
+	record *worker.Instance
+	load   *load
+
+	inFlight    *atomic.Int64
+	quarantined atomic.Int64 // until when, as a time.Duration since the dispatcher began
+	overloaded  atomic.Int64 // likewise
+}
+
+// load holds what survives a changed record.
+type load struct {
+	inFlight atomic.Int64
+
+	mu      sync.Mutex
+	pending map[*callhome.Stream]struct{} // guarded by mu: streams whose worker hasn't called yet
+	gone    bool                          // guarded by mu: discovery has removed the instance
+}
+
+func newInstance(record *worker.Instance, l *load) *instance {
+	return &instance{record: record, load: l, inFlight: &l.inFlight}
+}
+
+func (in *instance) setAside(what *atomic.Int64, till time.Duration) { what.Store(int64(till)) }
+
+func (in *instance) aside(what *atomic.Int64, now time.Duration) bool {
+	return what.Load() > int64(now)
+}
+
+// errGone is the failure of a request whose worker left discovery before it began to answer.
+func errGone() *fault.Error {
+	return fault.Lost(errors.New("removed from discovery"), "The worker disconnected before it began to answer")
+}
+
+// expect notes a stream that waits for the instance to call.
+func (l *load) expect(s *callhome.Stream) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		return errGone()
+	}
+	l.pending[s] = struct{}{}
+	return nil
+}
+
+func (l *load) met(s *callhome.Stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pending, s)
+}
+
+// remove fails the streams that wait for an instance that has gone.
+func (l *load) remove() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+	for s := range l.pending {
+		s.Fail(errGone())
+	}
+}
+
+// current returns the table of the current snapshot.
+func (d *Dispatcher) current() *table {
+	t := d.table.Load()
+	if snap := d.opts.Snapshots(); snap != t.snapshot {
+		return d.rebuild()
+	}
+	return t
+}
+
+// Refresh takes in the current snapshot. Dispatch does so by itself; whoever follows discovery calls Refresh with every
+// change, so that requests that wait for a worker that has gone fail at once.
+func (d *Dispatcher) Refresh() { d.current() }
+
+func (d *Dispatcher) rebuild() *table {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old, snap := d.table.Load(), d.opts.Snapshots()
+	if snap == old.snapshot || (old.snapshot != nil && snap.Version < old.snapshot.Version) {
+		return old
+	}
+	t := &table{snapshot: snap, endpoints: make(map[worker.EndpointID]*endpoint, len(snap.Instances))}
+	for id, records := range snap.Instances {
+		ep := &endpoint{instances: make([]*instance, 0, len(records))}
+		before := old.endpoints[id]
+		if before != nil {
+			ep.ordinal.Store(before.ordinal.Load())
+		}
+		for _, record := range records {
+			ep.instances = append(ep.instances, before.carry(record))
+		}
+		t.endpoints[id] = ep
+	}
+	d.table.Store(t)
+	for id, before := range old.endpoints {
+		for _, in := range before.instances {
+			if !t.endpoints[id].has(in.record.InstanceID) {
+				in.load.remove()
+			}
+		}
+	}
+	return t
+}
+
+// carry returns the instance for record, with what was known of it. A record that changed begins anew: whatever
+// changed may have mended it.
+func (ep *endpoint) carry(record *worker.Instance) *instance {
+	in := ep.find(record.InstanceID)
+	switch {
+	case in == nil:
+		return newInstance(record, &load{pending: map[*callhome.Stream]struct{}{}})
+	case in.record == record || reflect.DeepEqual(in.record, record):
+		return in
+	}
+	return newInstance(record, in.load)
+}
+
+func (ep *endpoint) find(id uint64) *instance {
+	if ep == nil {
+		return nil
+	}
+	for _, in := range ep.instances {
+		if in.record.InstanceID == id {
+			return in
+		}
+	}
+	return nil
+}
+
+func (ep *endpoint) has(id uint64) bool { return ep.find(id) != nil }

@@ -1,0 +1,123 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+)
+
+// starter is a plane that can send a message without waiting until it is accepted. The worker's call says that, too,
+// which saves a request one change of goroutines.
+type starter interface {
+	Start(ctx context.Context, m *router.Message, done func(error)) error
+}
+
+// try sends the call to one instance and waits until it has begun.
+func (d *Dispatcher) try(
+	ctx context.Context, call *router.Call, a *attempt, in *instance, entered time.Time,
+) (*stream, error) {
+	plane := d.opts.NATS
+	if in.record.Transport.NATS == "" {
+		plane = d.opts.TCP
+	}
+	if plane == nil {
+		return nil, fault.Lost(errors.New("no plane for the worker's transport"), "The worker can't be reached")
+	}
+	s := &stream{d: d, in: in, raw: call.Raw, codec: in.record.Codec()}
+	d.opts.CallHome.Expect(&s.home)
+	in.inFlight.Add(1)
+	if err := d.reach(ctx, call, a, s, plane, entered); err != nil {
+		s.abandon()
+		return nil, err
+	}
+	return s, nil
+}
+
+// reach delivers the call and waits for the worker.
+func (d *Dispatcher) reach(
+	ctx context.Context, call *router.Call, a *attempt, s *stream, plane router.Plane, entered time.Time,
+) error {
+	if err := a.seal(call, s, d.opts.CallHome.Address()); err != nil {
+		return err
+	}
+	if err := s.in.load.expect(&s.home); err != nil {
+		return err
+	}
+	defer s.in.load.met(&s.home)
+	s.sent = time.Now()
+	d.metrics.queue.Observe(s.sent.Sub(entered).Seconds())
+	if err := d.deliver(ctx, &a.message, s, plane); err != nil {
+		return err
+	}
+	typed, err := s.home.Await(ctx, d.opts.HandshakeTimeout)
+	if typed != nil {
+		return errPrologue(typed)
+	}
+	return err
+}
+
+// deliver sends the message. A failure that comes later ends the wait for the worker.
+func (d *Dispatcher) deliver(ctx context.Context, m *router.Message, s *stream, plane router.Plane) error {
+	p, ok := plane.(starter)
+	if !ok {
+		err := plane.Deliver(ctx, m)
+		d.metrics.send.Observe(time.Since(s.sent).Seconds())
+		return err
+	}
+	return p.Start(ctx, m, s.accepted)
+}
+
+// accepted takes the plane's word on the message.
+func (s *stream) accepted(err error) {
+	if err != nil {
+		s.home.Fail(err)
+		return
+	}
+	s.d.metrics.send.Observe(time.Since(s.sent).Seconds())
+}
+
+// seal makes the message: control header and body are appended in place to one buffer.
+func (a *attempt) seal(call *router.Call, s *stream, address string) error {
+	control := worker.Control{
+		ID: call.RequestID, Codec: s.codec, Metadata: call.Metadata,
+		Conn: worker.Connection{Address: address, Subject: s.home.Subject(), Context: call.RequestID},
+	}
+	b := worker.AppendControl(worker.BeginFrame(a.envelope[:0]), &control)
+	header := len(b) - worker.FrameHead
+	if header > worker.MaxControl {
+		return fault.New(fault.HeaderTooLarge, "The request's metadata is too large")
+	}
+	body, err := call.Body(b, s.codec)
+	if err != nil {
+		return fault.New(fault.Internal, "The request could not be encoded").Because(err)
+	}
+	worker.PutFrameHead(body, header, len(body)-len(b))
+	a.envelope = body
+	a.message = router.Message{
+		Instance: s.in.record, RequestID: call.RequestID, Envelope: body,
+		Traceparent: call.Traceparent, Tracestate: call.Tracestate, XRequestID: call.XRequestID,
+	}
+	return nil
+}
+
+// errPrologue is the failure of a worker that said that it can't begin. An invalid request, a cancelled one and an
+// engine that is full are what they are; anything else may go better elsewhere.
+func errPrologue(e *worker.Error) error {
+	switch e.Reason {
+	case "request.cancelled", "request.deadline_exceeded", "backend.cancelled", "capacity.exhausted",
+		"capacity.pool_exhausted":
+		return Fault(e)
+	}
+	if e.Class == "InvalidRequest" {
+		return Fault(e)
+	}
+	f := fault.Lost(errors.Join(errBeginning, e), "The worker failed before it began to answer")
+	if lostReason(e.Reason) {
+		f = f.Because(e)
+	}
+	return f
+}

@@ -1,0 +1,217 @@
+package nats
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// shardCount is how many parts the outstanding requests have, each with its own lock.
+const shardCount = 32
+
+// link is a connection with one inbox for the replies to all requests.
+type link struct {
+	plane  *Plane
+	nc     *natsgo.Conn
+	sub    *natsgo.Subscription
+	prefix string // of reply subjects; a number follows
+
+	next   atomic.Uint64
+	shards [shardCount]shard
+}
+
+type shard struct {
+	mu          sync.Mutex
+	outstanding map[uint64]*request // guarded by mu
+}
+
+// request is one whose reply has not come.
+type request struct {
+	done  func(error)
+	timer *time.Timer
+}
+
+func newLink(p *Plane) (*link, error) {
+	l := &link{plane: p}
+	for i := range l.shards {
+		l.shards[i].outstanding = map[uint64]*request{}
+	}
+	nc := p.opts.Conn
+	if nc == nil {
+		var err error
+		if nc, err = natsgo.Connect(p.opts.URL, l.options()...); err != nil {
+			return nil, fmt.Errorf("connect to NATS: %w", err)
+		}
+	}
+	l.nc = nc
+	l.prefix = nc.NewInbox() + "."
+	sub, err := nc.Subscribe(l.prefix+"*", l.reply)
+	if err != nil {
+		l.close(p.opts.Conn == nil)
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	l.sub = sub
+	// Replies are short; a burst of them must not count as a slow consumer.
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	return l, nil
+}
+
+func (l *link) options() []natsgo.Option {
+	p := l.plane
+	opts := append([]natsgo.Option{
+		natsgo.Name("portico"),
+		natsgo.RetryOnFailedConnect(true),
+		natsgo.MaxReconnects(-1),
+		natsgo.CustomReconnectDelay(reconnectDelay),
+		natsgo.ReconnectBufSize(-1), // a request for a server that is away fails at once
+		natsgo.Timeout(p.opts.ConnectTimeout),
+		natsgo.PingInterval(20 * time.Second),
+		natsgo.ConnectHandler(func(*natsgo.Conn) { p.cameUp() }),
+		natsgo.ReconnectHandler(func(*natsgo.Conn) {
+			p.opts.Log.Info("connected to NATS again")
+			p.cameUp()
+		}),
+		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
+			if !p.closed.Load() {
+				p.opts.Log.Warn("NATS connection lost", "error", err)
+			}
+			l.failAll(away(errors.Join(natsgo.ErrDisconnected, err)))
+		}),
+		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			p.opts.Log.Warn("NATS error", "error", err)
+		}),
+	}, p.auth...)
+	if p.opts.TLS != nil {
+		opts = append(opts, natsgo.Secure(p.opts.TLS))
+	}
+	return opts
+}
+
+// reconnectDelay grows to two seconds: a server that is back is to be noticed soon.
+func reconnectDelay(attempts int) time.Duration {
+	return min(100*time.Millisecond<<min(attempts, 5), 2*time.Second)
+}
+
+func (l *link) shard(n uint64) *shard { return &l.shards[n%shardCount] }
+
+// send publishes msg and registers done for the reply.
+func (l *link) send(msg *natsgo.Msg, done func(error)) error {
+	n := l.next.Add(1)
+	q := &request{done: done}
+	timeout := l.plane.opts.RequestTimeout
+	h := l.shard(n)
+	h.mu.Lock()
+	q.timer = time.AfterFunc(timeout, func() {
+		l.settle(n, &fault.Error{
+			Kind: fault.Unavailable, Origin: fault.FromTransport,
+			Message: "The worker did not accept the request within " + timeout.String(),
+		})
+	})
+	h.outstanding[n] = q
+	h.mu.Unlock()
+
+	msg.Reply = l.prefix + strconv.FormatUint(n, 36)
+	err := l.nc.PublishMsg(msg)
+	if err == nil {
+		if !l.nc.IsConnected() {
+			// The disconnect may have come between the two and not found this request.
+			l.settle(n, away(natsgo.ErrDisconnected))
+		}
+		return nil
+	}
+	if l.take(n) == nil {
+		return nil // settled meanwhile: done has been called
+	}
+	if errors.Is(err, natsgo.ErrMaxPayload) {
+		return tooLarge(int64(len(msg.Data)+headerSize(msg.Header)), l.nc.MaxPayload())
+	}
+	return away(err)
+}
+
+// take removes an outstanding request; nil when it has been settled.
+func (l *link) take(n uint64) *request {
+	h := l.shard(n)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.outstanding[n]
+	delete(h.outstanding, n)
+	if q != nil {
+		q.timer.Stop()
+	}
+	return q
+}
+
+func (l *link) settle(n uint64, err error) {
+	if q := l.take(n); q != nil {
+		q.done(err)
+	}
+}
+
+// failAll fails what is outstanding: replies don't come after a reconnect.
+func (l *link) failAll(err error) {
+	for i := range l.shards {
+		h := &l.shards[i]
+		h.mu.Lock()
+		failed := h.outstanding
+		h.outstanding = map[uint64]*request{}
+		h.mu.Unlock()
+		for _, q := range failed {
+			q.timer.Stop()
+			q.done(err)
+		}
+	}
+}
+
+// noResponders is the status of the reply that the server makes when nobody subscribes to a subject.
+const noResponders = "503"
+
+func (l *link) reply(msg *natsgo.Msg) {
+	n, err := strconv.ParseUint(msg.Subject[len(l.prefix):], 36, 64)
+	if err != nil {
+		return
+	}
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
+		l.settle(n, fault.Lost(natsgo.ErrNoResponders, "The worker can't be reached"))
+		return
+	}
+	l.settle(n, refusal(string(msg.Data)))
+}
+
+// refusal turns a reply into an error. Workers send nothing to accept; any text is a refusal.
+func refusal(text string) error {
+	switch {
+	case text == "":
+		return nil
+	case strings.HasPrefix(text, "Server overloaded:"):
+		e := &fault.Error{Kind: fault.Overloaded, Origin: fault.FromTransport, Message: "The worker is at capacity"}
+		return e.Because(errors.New(text))
+	}
+	return fault.Lost(errors.New(text), "The worker refused the request")
+}
+
+// close ends the link, with its connection if that is its own.
+func (l *link) close(own bool) {
+	switch {
+	case own:
+		closed := l.nc.StatusChanged(natsgo.CLOSED)
+		l.nc.Close()
+		select {
+		case <-closed:
+		case <-time.After(time.Second):
+		}
+	case l.sub != nil:
+		// The connection's owner may have closed it, and the subscription with it.
+		_ = l.sub.Unsubscribe()
+	}
+	l.failAll(away(errClosed))
+}

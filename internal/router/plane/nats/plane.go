@@ -1,0 +1,290 @@
+// Package nats delivers requests to workers over NATS: one request message for each, whose empty reply says that the
+// worker has queued it.
+//
+// A Plane is safe for concurrent use. It connects on first use, or in Connect, and reconnects for ever; while the server
+// is away, deliveries fail at once but for a short wait. Close waits for what it started.
+package nats
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+)
+
+// Options configure a Plane. The zero value connects to a server on this machine.
+type Options struct {
+	URL  string       // nats:// or tls://, several separated by commas; nats://localhost:4222 when empty
+	Conn *natsgo.Conn // a connection to use instead; Close leaves it open
+
+	// Credentials. The first of these that is set is used, else user "user" with password "user".
+	Username, Password string
+	Token              string
+	NKeySeed           string // the seed itself, not a file
+	CredentialsFile    string
+	TLS                *tls.Config
+
+	ConnectTimeout time.Duration // for one attempt; 5 s when zero
+	RequestTimeout time.Duration // for the reply to a request; 10 s when zero
+	DownWait       time.Duration // how long a request waits for a server that is away; 500 ms when zero
+	Log            *slog.Logger  // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	if o.URL == "" {
+		o.URL = "nats://localhost:4222"
+	}
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = 5 * time.Second
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = 10 * time.Second
+	}
+	if o.DownWait <= 0 {
+		o.DownWait = 500 * time.Millisecond
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	for server := range strings.SplitSeq(o.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(server))
+		if err != nil {
+			return fmt.Errorf("NATS server %q: %w", server, err)
+		}
+		if u.Scheme != "nats" && u.Scheme != "tls" {
+			return fmt.Errorf("NATS server %q: the scheme must be nats:// or tls://", server)
+		}
+	}
+	return nil
+}
+
+// Plane is a router.Plane over NATS.
+type Plane struct {
+	opts Options
+	auth []natsgo.Option
+
+	connecting chan struct{} // one slot: one first connect at a time
+	link       atomic.Pointer[link]
+	closed     atomic.Bool
+
+	mu sync.Mutex
+	up chan struct{} // guarded by mu; closed and replaced when the server is back
+}
+
+var _ router.Plane = (*Plane)(nil)
+
+// New returns a Plane that is not connected yet.
+func New(opts Options) (*Plane, error) {
+	opts = opts.withDefaults()
+	if opts.Conn == nil {
+		if err := opts.validate(); err != nil {
+			return nil, err
+		}
+	}
+	auth, err := opts.credentials()
+	if err != nil {
+		return nil, err
+	}
+	return &Plane{opts: opts, auth: auth, connecting: make(chan struct{}, 1), up: make(chan struct{})}, nil
+}
+
+func (o Options) credentials() ([]natsgo.Option, error) {
+	switch {
+	case o.Username != "":
+		return []natsgo.Option{natsgo.UserInfo(o.Username, o.Password)}, nil
+	case o.Token != "":
+		return []natsgo.Option{natsgo.Token(o.Token)}, nil
+	case o.NKeySeed != "":
+		opt, err := nkey(o.NKeySeed)
+		if err != nil {
+			return nil, err
+		}
+		return []natsgo.Option{opt}, nil
+	case o.CredentialsFile != "":
+		return []natsgo.Option{natsgo.UserCredentials(o.CredentialsFile)}, nil
+	}
+	return []natsgo.Option{natsgo.UserInfo("user", "user")}, nil
+}
+
+// nkey signs the server's challenges with the key of a seed. Errors don't show the seed.
+func nkey(seed string) (natsgo.Option, error) {
+	pair, err := nkeys.FromSeed([]byte(seed))
+	if err != nil {
+		return nil, fmt.Errorf("NATS nkey seed: %w", err)
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("NATS nkey seed: %w", err)
+	}
+	return natsgo.Nkey(public, pair.Sign), nil
+}
+
+// Connect connects now instead of on first use. A server that is away is not an error: the plane goes on trying.
+func (p *Plane) Connect(ctx context.Context) error {
+	_, err := p.connected(ctx)
+	return err
+}
+
+// Connected reports whether the server can be reached now.
+func (p *Plane) Connected() bool {
+	l := p.link.Load()
+	return l != nil && l.nc.IsConnected()
+}
+
+// Close closes the connection and fails what is outstanding.
+func (p *Plane) Close() error {
+	p.closed.Store(true)
+	p.connecting <- struct{}{} // a first connect under way takes its time-out at most
+	defer func() { <-p.connecting }()
+	if l := p.link.Load(); l != nil {
+		l.close(p.opts.Conn == nil)
+	}
+	return nil
+}
+
+var errClosed = errors.New("request plane closed")
+
+// connected returns the link, making it if this is the first use.
+func (p *Plane) connected(ctx context.Context) (*link, error) {
+	if l := p.link.Load(); l != nil {
+		return l, nil
+	}
+	select {
+	case p.connecting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-p.connecting }()
+	if p.closed.Load() {
+		return nil, away(errClosed)
+	}
+	if l := p.link.Load(); l != nil {
+		return l, nil
+	}
+	l, err := newLink(p)
+	if err != nil {
+		return nil, away(err)
+	}
+	p.link.Store(l)
+	return l, nil
+}
+
+func away(err error) *fault.Error { return fault.Lost(err, "The message server can't be reached") }
+
+// Deliver sends m and waits until the worker has accepted it.
+func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
+	answered := make(chan error, 1) // the reply's reader must not wait for us
+	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
+// before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
+// has returned. ctx bounds the sending only.
+func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) error {
+	l, err := p.connected(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.awaitUp(ctx, l); err != nil {
+		return err
+	}
+	msg := &natsgo.Msg{Subject: m.Instance.Transport.NATS, Data: m.Envelope, Header: header(m)}
+	if limit := l.nc.MaxPayload(); limit > 0 {
+		if size := int64(len(m.Envelope) + headerSize(msg.Header)); size > limit {
+			return tooLarge(size, limit)
+		}
+	}
+	return l.send(msg, done)
+}
+
+func tooLarge(size, limit int64) *fault.Error {
+	e := fault.New(fault.TooLarge,
+		"The request is %d bytes once encoded; the message server of this deployment takes at most %d bytes", size, limit)
+	e.Details = map[string]any{"type": "size_limit", "actual": size, "limit": limit}
+	return e
+}
+
+// awaitUp returns once the server can be reached, and fails when that takes longer than a hiccup.
+func (p *Plane) awaitUp(ctx context.Context, l *link) error {
+	if l.nc.IsConnected() {
+		return nil
+	}
+	t := time.NewTimer(p.opts.DownWait)
+	defer t.Stop()
+	for {
+		p.mu.Lock()
+		up := p.up
+		p.mu.Unlock()
+		switch {
+		case l.nc.IsConnected():
+			return nil
+		case p.closed.Load():
+			return away(errClosed)
+		}
+		select {
+		case <-up:
+		case <-t.C:
+			return away(natsgo.ErrDisconnected)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p *Plane) cameUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.up)
+	p.up = make(chan struct{})
+}
+
+func header(m *router.Message) natsgo.Header {
+	// Keys as they stand: NATS headers are case-sensitive, and Set doesn't change them.
+	h := make(natsgo.Header, 5)
+	h["request-id"] = []string{m.RequestID}
+	h["x-frontend-send-ts-ns"] = []string{strconv.FormatInt(time.Now().UnixNano(), 10)}
+	for _, kv := range [...]struct{ name, value string }{
+		{"traceparent", m.Traceparent}, {"tracestate", m.Tracestate}, {"x-request-id", m.XRequestID},
+	} {
+		if kv.value != "" {
+			h[kv.name] = []string{kv.value}
+		}
+	}
+	return h
+}
+
+// headerSize is what the headers add to a message: a version line, a line each, and an empty line.
+func headerSize(h natsgo.Header) int {
+	n := len("NATS/1.0\r\n\r\n")
+	for k, values := range h {
+		for _, v := range values {
+			n += len(k) + len(": ") + len(v) + len("\r\n")
+		}
+	}
+	return n
+}

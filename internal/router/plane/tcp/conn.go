@@ -1,0 +1,246 @@
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/portico-llm/portico/internal/fault"
+)
+
+// conn is one connection. Requests are written under writing; the order of outstanding is the order on the wire.
+type conn struct {
+	host *host
+	nc   net.Conn
+
+	writing sync.Mutex
+	large   atomic.Bool // a large message is being written
+	waiting atomic.Int32
+
+	mu          sync.Mutex
+	outstanding []request // guarded by mu, from head on
+	head        int       // guarded by mu
+	used        time.Time // guarded by mu: when the last request was sent
+	wake        time.Time // guarded by mu: the read deadline that is set
+	err         error     // guarded by mu: why the connection is dead
+}
+
+// request is one that has been sent and not been answered.
+type request struct {
+	done func(error)
+	sent time.Time
+}
+
+const (
+	// crowdedAt is how many outstanding requests make a further connection worth its cost.
+	crowdedAt = 64
+	// largeMessage is the size from which a message is written from where it stands instead of being copied behind its
+	// head, and from which others had better take another connection.
+	largeMessage = 64 << 10
+	// maxAnswer bounds the text of a refusal.
+	maxAnswer = 64 << 10
+)
+
+var errIdle = errors.New("connection closed after being idle")
+
+func newConn(h *host, nc net.Conn) *conn {
+	c := &conn{host: h, nc: nc, used: time.Now()}
+	c.wake = c.used.Add(h.plane.opts.IdleTimeout)
+	nc.SetReadDeadline(c.wake)
+	return c
+}
+
+func (c *conn) crowded() bool { return c.large.Load() || c.waiting.Load() >= crowdedAt }
+
+// send writes one message, with writing held, and releases it. It reports false, and has not sent anything, when the
+// connection is dead. Afterwards every failure reaches done by way of the reader.
+func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
+	defer c.writing.Unlock()
+	if !c.enqueue(done) {
+		return false
+	}
+	var err error
+	if len(envelope) < largeMessage {
+		*head = append(*head, envelope...)
+		_, err = c.nc.Write(*head)
+	} else {
+		c.large.Store(true)
+		parts := net.Buffers{*head, envelope}
+		_, err = parts.WriteTo(c.nc)
+		c.large.Store(false)
+	}
+	if err != nil {
+		c.fail(fmt.Errorf("send request: %w", err))
+	}
+	return true
+}
+
+func (c *conn) enqueue(done func(error)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	now := time.Now()
+	c.outstanding = append(c.outstanding, request{done, now})
+	c.waiting.Add(1)
+	c.used = now
+	// A steady connection sets one deadline for each time-out, not one for each request.
+	if till := now.Add(c.host.plane.opts.AckTimeout); c.wake.After(till) {
+		c.wake = till
+		c.nc.SetReadDeadline(till)
+	}
+	return true
+}
+
+// pop takes the oldest outstanding request.
+func (c *conn) pop() (q request, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.head == len(c.outstanding) {
+		return q, false
+	}
+	q = c.outstanding[c.head]
+	c.outstanding[c.head] = request{}
+	c.head++
+	c.waiting.Add(-1)
+	switch {
+	case c.head == len(c.outstanding):
+		c.outstanding, c.head = c.outstanding[:0], 0
+	case c.head >= 4*crowdedAt && 2*c.head >= len(c.outstanding):
+		c.outstanding = append(c.outstanding[:0], c.outstanding[c.head:]...)
+		c.head = 0
+	}
+	return q, true
+}
+
+// fail marks the connection dead and closes it. Its reader then fails what is outstanding.
+func (c *conn) fail(err error) {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.mu.Unlock()
+	c.nc.Close()
+}
+
+// read reads answers until the connection is dead, then fails exactly those requests that were outstanding on it.
+func (c *conn) read(context.Context) error {
+	c.fail(c.answers())
+	c.host.forget(c)
+	c.mu.Lock()
+	why := c.err
+	c.mu.Unlock()
+	if !errors.Is(why, errIdle) && !errors.Is(why, errClosed) {
+		c.host.plane.opts.Log.Debug("worker connection lost", "address", c.host.address, "error", why)
+	}
+	for {
+		q, ok := c.pop()
+		if !ok {
+			return nil
+		}
+		q.done(lost(why))
+	}
+}
+
+func lost(why error) error {
+	if e, ok := errors.AsType[*fault.Error](why); ok {
+		return e
+	}
+	return fault.Lost(why, "The connection to the worker was lost")
+}
+
+func (c *conn) answers() error {
+	buf := make([]byte, 4<<10)
+	have := 0
+	for {
+		n, err := c.nc.Read(buf[have:])
+		have += n
+		used, bad := c.consume(buf[:have])
+		if bad != nil {
+			return bad
+		}
+		have = copy(buf, buf[used:have])
+		if have == len(buf) {
+			buf = slices.Grow(buf, len(buf))
+			buf = buf[:cap(buf)]
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("read answer: %w", err)
+		default:
+			if err := c.overdue(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// consume handles the whole answers in b and returns their size.
+func (c *conn) consume(b []byte) (used int, err error) {
+	for len(b)-used >= 4 {
+		size := int(binary.BigEndian.Uint32(b[used:]))
+		if size > maxAnswer {
+			return used, fmt.Errorf("answer of %d bytes", size)
+		}
+		if len(b)-used < 4+size {
+			return used, nil
+		}
+		text := string(b[used+4 : used+4+size])
+		used += 4 + size
+		q, ok := c.pop()
+		if !ok {
+			return used, errors.New("answer without a request")
+		}
+		q.done(refusal(text))
+	}
+	return used, nil
+}
+
+// refusal turns an answer into an error. Anything but an empty answer is a failure, whether its text is known or not.
+func refusal(text string) error {
+	switch {
+	case text == "":
+		return nil
+	case strings.HasPrefix(text, "Server overloaded:"):
+		e := &fault.Error{Kind: fault.Overloaded, Origin: fault.FromTransport, Message: "The worker is at capacity"}
+		return e.Because(errors.New(text))
+	}
+	return fault.Lost(errors.New(text), "The worker refused the request")
+}
+
+// overdue is called when the read deadline has passed. It returns why the connection is to be closed, or sets the next
+// deadline. Answers come in order, so none will come behind one that doesn't.
+func (c *conn) overdue() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	opts := &c.host.plane.opts
+	now := time.Now()
+	if c.head < len(c.outstanding) {
+		c.wake = c.outstanding[c.head].sent.Add(opts.AckTimeout)
+		if !now.Before(c.wake) {
+			c.err = &fault.Error{
+				Kind: fault.Unavailable, Origin: fault.FromTransport,
+				Message: "The worker did not accept the request within " + opts.AckTimeout.String(),
+			}
+			return c.err
+		}
+	} else {
+		c.wake = c.used.Add(opts.IdleTimeout)
+		if !now.Before(c.wake) {
+			c.err = errIdle // under the lock: no request may come in between
+			return c.err
+		}
+	}
+	c.nc.SetReadDeadline(c.wake)
+	return nil
+}

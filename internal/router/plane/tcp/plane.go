@@ -1,0 +1,160 @@
+// Package tcp delivers requests to workers over TCP: a few persistent connections for each host, on which many requests
+// may be outstanding. Workers answer in the order of the requests, with nothing to accept one and a text to refuse it.
+//
+// A Plane is safe for concurrent use. It starts a goroutine for each connection, which reads the answers; Close waits
+// for all of them.
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/lifecycle"
+	"github.com/portico-llm/portico/internal/router"
+)
+
+// Options configure a Plane. The zero value works.
+type Options struct {
+	PoolSize       int           // connections for each host at most; 100 when zero
+	ConnectTimeout time.Duration // 5 s when zero
+	AckTimeout     time.Duration // for the answer to a request; 5 s when zero
+	IdleTimeout    time.Duration // after which an unused connection is closed; 5 min when zero
+	MaxMessage     int           // bytes of one request; 32 MiB when zero
+	TLS            *tls.Config   // nil: plain TCP
+	Log            *slog.Logger  // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	if o.PoolSize <= 0 {
+		o.PoolSize = 100
+	}
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = 5 * time.Second
+	}
+	if o.AckTimeout <= 0 {
+		o.AckTimeout = 5 * time.Second
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 5 * time.Minute
+	}
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = 32 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
+}
+
+// Plane is a router.Plane over TCP.
+type Plane struct {
+	opts   Options
+	group  *lifecycle.Group
+	hosts  sync.Map // host:port → *host
+	closed atomic.Bool
+}
+
+var _ router.Plane = (*Plane)(nil)
+
+// New returns a Plane without connections.
+func New(opts Options) *Plane {
+	// The connections' lifetime is the plane's own: it ends with Close.
+	return &Plane{opts: opts.withDefaults(), group: lifecycle.New(context.Background())}
+}
+
+// Close closes all connections, which fails what is outstanding on them, and waits for their readers.
+func (p *Plane) Close() error {
+	p.closed.Store(true)
+	p.hosts.Range(func(_, v any) bool {
+		v.(*host).close()
+		return true
+	})
+	return p.group.Stop()
+}
+
+var errClosed = errors.New("request plane closed")
+
+// Deliver sends m and waits until the worker has accepted it.
+func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
+	answered := make(chan error, 1) // the connection's reader must not wait for us
+	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
+// before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
+// has returned. ctx bounds the sending only.
+func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) error {
+	address, path, ok := strings.Cut(m.Instance.Transport.TCP, "/")
+	if !ok || address == "" {
+		return fault.Lost(errors.New("malformed address "+m.Instance.Transport.TCP), "The worker can't be reached")
+	}
+	bp := frames.Get().(*[]byte)
+	defer frames.Put(bp)
+	head, err := appendHead((*bp)[:0], path, m)
+	*bp = head
+	if err != nil {
+		return err
+	}
+	if size := len(head) + len(m.Envelope); size > p.opts.MaxMessage {
+		return tooLarge(size, p.opts.MaxMessage)
+	}
+	for {
+		c, err := p.connection(ctx, address)
+		if err != nil {
+			return err
+		}
+		if c.send(bp, m.Envelope, done) {
+			return nil
+		}
+	}
+}
+
+func tooLarge(size, limit int) *fault.Error {
+	e := fault.New(fault.TooLarge, "The request is %d bytes once encoded; workers take at most %d bytes", size, limit)
+	e.Details = map[string]any{"type": "size_limit", "actual": size, "limit": limit}
+	return e
+}
+
+// connection returns a connection to address, locked for writing.
+func (p *Plane) connection(ctx context.Context, address string) (*conn, error) {
+	for {
+		if p.closed.Load() {
+			return nil, fault.Lost(errClosed, "The service is shutting down")
+		}
+		v, ok := p.hosts.Load(address)
+		if !ok {
+			v, _ = p.hosts.LoadOrStore(address, newHost(p, address))
+		}
+		c, err := v.(*host).acquire(ctx)
+		if c != nil || err != nil {
+			return c, err
+		}
+	}
+}
+
+// dial opens a connection.
+func (p *Plane) dial(ctx context.Context, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout)
+	defer cancel()
+	d := net.Dialer{KeepAlive: 30 * time.Second}
+	if p.opts.TLS == nil {
+		return d.DialContext(ctx, "tcp", address)
+	}
+	return (&tls.Dialer{NetDialer: &d, Config: p.opts.TLS}).DialContext(ctx, "tcp", address)
+}
