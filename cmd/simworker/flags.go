@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/router/discovery/etcd"
+	"github.com/portico-llm/portico/internal/simworker"
+)
+
+// settings are everything the command line and the environment say.
+type settings struct {
+	// What is served.
+	modelPath, modelName string
+	endpoint             worker.EndpointID
+	workers              int
+
+	// Where workers register.
+	backend, fileKV string
+	etcd            etcd.Options
+
+	// How requests come in.
+	plane, nats     string
+	host, advertise string
+	port            int
+	codec           worker.Codec
+
+	// What answers them, and how fast.
+	kind, text, script string
+	timing             simworker.Timing
+	seed               uint64
+	maxTokens          int
+	faults             string
+
+	maxActive, maxQueued int // 0: the package's defaults
+	logLevel             slog.Level
+}
+
+// parse reads flags, which stand above the environment. The environment has the names that real workers read.
+func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*settings, error) {
+	get := func(key, otherwise string) string {
+		v, _ := env(key)
+		return cmp.Or(v, otherwise)
+	}
+	s := &settings{}
+	f := flag.NewFlagSet("simworker", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&s.modelPath, "model-path", "", "model folder: config.json, tokenizer.json and so on (needed)")
+	f.StringVar(&s.modelName, "model-name", "", "served name; empty is the folder's name")
+	endpoint := f.String("endpoint", "dyn://dynamo.backend.generate", "endpoint to serve")
+	f.IntVar(&s.workers, "num-workers", 1, "workers in this process")
+	f.StringVar(&s.backend, "discovery-backend", get("DYN_DISCOVERY_BACKEND", "etcd"), "etcd or file (DYN_DISCOVERY_BACKEND)")
+	f.StringVar(&s.plane, "request-plane", get("DYN_REQUEST_PLANE", "tcp"), "tcp or nats (DYN_REQUEST_PLANE)")
+	codec := f.String("codec", "msgpack", "codec to advertise: msgpack or json")
+	f.StringVar(&s.kind, "engine", "text", "text: prepared sentences; echo: the prompt; random: random words")
+	f.StringVar(&s.text, "text", "", "text of the text engine; empty is a greeting")
+	f.StringVar(&s.script, "script", "", "JSON file of steps to play for every request, in place of an engine")
+	f.DurationVar(&s.timing.TTFT, "ttft", 0, "time to the first token")
+	f.DurationVar(&s.timing.PerPromptToken, "ttft-per-token", 0, "added for every prompt token")
+	f.DurationVar(&s.timing.ITL, "itl", 20*time.Millisecond, "time between tokens")
+	f.DurationVar(&s.timing.PerContext, "itl-per-1k", 0, "added for every thousand tokens of context")
+	f.Float64Var(&s.timing.Jitter, "jitter", 0, "standard deviation of the times, as a share")
+	f.Float64Var(&s.timing.Speed, "speed", 1, "divides all times")
+	f.Float64Var(&s.timing.Speed, "speedup-ratio", 1, "the same, by the name other simulators have for it")
+	f.Uint64Var(&s.seed, "seed", 0, "of everything drawn at random")
+	f.IntVar(&s.maxTokens, "default-max-tokens", 256, "answer length when a request sets no limit")
+	f.StringVar(&s.faults, "faults", "", "fault plan, such as die-after=3/10,slow=50ms")
+	f.IntVar(&s.maxActive, "max-num-seqs", 0, "requests at a time; 0 is 10000")
+	f.IntVar(&s.maxQueued, "max-queued", 0, "waiting requests; 0 is 40000")
+	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	s.fromEnv(get)
+	return s, s.finish(*endpoint, *codec, get)
+}
+
+// fromEnv reads what only the environment says.
+func (s *settings) fromEnv(get func(key, otherwise string) string) {
+	s.fileKV = get("DYN_FILE_KV", filepath.Join(os.TempDir(), "dynamo_store_kv"))
+	s.nats = get("NATS_SERVER", "nats://localhost:4222")
+	s.host = get("DYN_TCP_RPC_HOST", "127.0.0.1")
+	s.advertise = s.host // real workers advertise the address they listen on
+	s.etcd = etcd.Options{
+		Endpoints: strings.Split(get("ETCD_ENDPOINTS", "http://localhost:2379"), ","),
+		Username:  get("ETCD_AUTH_USERNAME", ""), Password: get("ETCD_AUTH_PASSWORD", ""),
+		CAFile: get("ETCD_AUTH_CA", ""), CertFile: get("ETCD_AUTH_CLIENT_CERT", ""), KeyFile: get("ETCD_AUTH_CLIENT_KEY", ""),
+	}
+}
+
+// finish checks and completes the settings.
+func (s *settings) finish(endpoint, codec string, get func(key, otherwise string) string) (err error) {
+	if s.modelPath == "" {
+		return errors.New("--model-path is needed")
+	}
+	if s.modelPath, err = filepath.Abs(s.modelPath); err != nil {
+		return fmt.Errorf("--model-path: %w", err)
+	}
+	s.modelName = cmp.Or(s.modelName, filepath.Base(s.modelPath))
+	if s.endpoint, err = worker.ParseEndpointID(endpoint); err != nil {
+		return fmt.Errorf("--endpoint: %w", err)
+	}
+	for _, choice := range []struct{ flag, value, allowed string }{
+		{"--discovery-backend", s.backend, "etcd file"},
+		{"--request-plane", s.plane, "tcp nats"},
+		{"--codec", codec, "msgpack json"},
+		{"--engine", s.kind, "text echo random"},
+	} {
+		if !strings.Contains(" "+choice.allowed+" ", " "+choice.value+" ") {
+			return fmt.Errorf("%s %q: want one of: %s", choice.flag, choice.value, choice.allowed)
+		}
+	}
+	if codec == worker.Msgpack.String() {
+		s.codec = worker.Msgpack
+	}
+	if s.workers < 1 {
+		return fmt.Errorf("--num-workers %d: want 1 or more", s.workers)
+	}
+	if s.faults != "" {
+		if _, err := simworker.ParseFaults(s.faults); err != nil {
+			return fmt.Errorf("--faults: %w", err)
+		}
+	}
+	return s.numbers(get)
+}
+
+// numbers reads the variables that are numbers.
+func (s *settings) numbers(get func(key, otherwise string) string) (err error) {
+	if s.port, err = strconv.Atoi(get("DYN_TCP_RPC_PORT", "0")); err != nil {
+		return fmt.Errorf("DYN_TCP_RPC_PORT: %w", err)
+	}
+	if s.workers > 1 && s.port != 0 {
+		return fmt.Errorf("DYN_TCP_RPC_PORT %d: several workers need a port each", s.port)
+	}
+	ttl, err := strconv.Atoi(get("ETCD_LEASE_TTL", "30"))
+	if err != nil || ttl < 1 {
+		return fmt.Errorf("ETCD_LEASE_TTL: want seconds, 1 or more")
+	}
+	s.etcd.LeaseTTL = time.Duration(ttl) * time.Second
+	return nil
+}

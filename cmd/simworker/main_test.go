@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const model = "../../configs/models/smollm2-135m-instruct"
+
+// TestRun starts two workers with file discovery and ends them: their records come and go.
+func TestRun(t *testing.T) {
+	kv := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stderr bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"--model-path", model, "--num-workers", "2"},
+			environment(map[string]string{"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": kv}), &stderr)
+	}()
+	count := func(bucket string) int {
+		files, _ := os.ReadDir(filepath.Join(kv, "v1", bucket))
+		n := 0
+		for _, f := range files {
+			if !strings.HasPrefix(f.Name(), ".") {
+				n++
+			}
+		}
+		return n
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for count("instances") != 2 || count("mdc") != 2 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d endpoint records, %d model records", count("instances"), count("mdc"))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	cancel()
+	select {
+	case c := <-code:
+		if c != 0 {
+			t.Errorf("exit code %d: %s", c, stderr.String())
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("run didn't return")
+	}
+	if count("instances") != 0 || count("mdc") != 0 {
+		t.Error("records are left")
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+	}{
+		{"usage", []string{"--nonsense"}, 2},
+		{"help", []string{"--help"}, 0},
+		{"no model", []string{"--model-path", "/does/not/exist", "--discovery-backend", "file"}, 1},
+		{"no script", []string{"--model-path", model, "--script", "/does/not/exist", "--discovery-backend", "file"}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			env := environment(map[string]string{"DYN_FILE_KV": t.TempDir()})
+			if got := run(t.Context(), c.args, env, &stderr); got != c.code {
+				t.Errorf("exit code %d, want %d: %s", got, c.code, stderr.String())
+			}
+		})
+	}
+}
+
+func TestEngines(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script.json")
+	if err := os.WriteFile(script, []byte(`[{"output":{"token_ids":[1]}}]`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []settings{{kind: "text"}, {kind: "text", text: "Hello there."}, {kind: "echo"}, {kind: "random"}, {script: script}} {
+		s.modelPath = model
+		if _, err := s.engine(); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package simworker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Step is one step of a Script: a wait, then an item, an end, or nothing more.
+type Step struct {
+	DelayMS int             `json:"delay_ms,omitempty"`
+	Item    json.RawMessage `json:"item,omitempty"`   // an annotated item: {"data":{…}} or {"event":…}
+	Output  json.RawMessage `json:"output,omitempty"` // the data alone, such as {"token_ids":[1]}
+	Error   json.RawMessage `json:"error,omitempty"`  // an error object, sent as an error item
+	Die     bool            `json:"die,omitempty"`    // break off here
+	Hang    bool            `json:"hang,omitempty"`   // send nothing until stopped
+}
+
+// Script is an engine that plays the same steps for every request.
+type Script struct{ Steps []Step }
+
+var _ Engine = (*Script)(nil)
+
+// ParseScript reads a JSON array of steps.
+func ParseScript(b []byte) (*Script, error) {
+	s := &Script{}
+	if err := json.Unmarshal(b, &s.Steps); err != nil {
+		return nil, fmt.Errorf("simworker: script: %w", err)
+	}
+	return s, nil
+}
+
+// Generate implements Engine.
+func (s *Script) Generate(ctx context.Context, _ *Request, out Output) error {
+	var p pace
+	for i := range s.Steps {
+		step := &s.Steps[i]
+		if err := p.wait(ctx, time.Duration(step.DelayMS)*time.Millisecond); err != nil {
+			return err
+		}
+		if step.Die {
+			return ErrDie
+		}
+		if step.Hang {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if item := step.annotated(); item != nil {
+			if err := out.SendJSON(item); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Step) annotated() []byte {
+	wrap := func(before string, v json.RawMessage) []byte {
+		return append(append([]byte(before), v...), '}')
+	}
+	switch {
+	case s.Item != nil:
+		return s.Item
+	case s.Output != nil:
+		return wrap(`{"data":`, s.Output)
+	case s.Error != nil:
+		return wrap(`{"event":"error","error":`, s.Error)
+	}
+	return nil
+}
+
+// EngineFunc makes an Engine of a function.
+type EngineFunc func(ctx context.Context, req *Request, out Output) error
+
+// Generate implements Engine.
+func (f EngineFunc) Generate(ctx context.Context, req *Request, out Output) error {
+	return f(ctx, req, out)
+}

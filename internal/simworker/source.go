@@ -1,0 +1,96 @@
+package simworker
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+
+	"github.com/portico-llm/portico/api/worker"
+)
+
+// Source makes the tokens of answers. Safe for concurrent use.
+type Source interface {
+	// Tokens returns a function that gives the tokens of one choice in order; false is the natural end of the answer.
+	Tokens(req *worker.Request, choice int, r *rand.Rand) func() (id uint32, ok bool)
+}
+
+// Text answers with prepared passages, one chosen by the prompt: equal prompts have equal answers. After the passage
+// comes the natural end.
+type Text struct {
+	Passages [][]uint32
+}
+
+// NewText encodes passages with encode, which any tokenizer of the model provides; Vocabulary.Encode is one.
+func NewText(encode func(text string) ([]uint32, error), passages ...string) (*Text, error) {
+	if len(passages) == 0 {
+		passages = defaultPassages
+	}
+	t := &Text{}
+	for _, p := range passages {
+		ids, err := encode(p)
+		if err != nil {
+			return nil, err
+		}
+		t.Passages = append(t.Passages, ids)
+	}
+	return t, nil
+}
+
+var defaultPassages = []string{
+	"Hello! You are talking to a simulated worker, so these words were chosen beforehand. Your request itself made the " +
+		"whole journey: it was checked, rendered, tokenised, sent to this worker and streamed back to you.",
+	"This answer comes from a simulated worker that speaks the real worker protocol. Put a real engine in its place " +
+		"and the same request will be answered by a model.",
+	"Everything works: the server took your prompt, turned it into tokens and found this worker. The worker has no " +
+		"model to think with, so it sends this friendly text instead.",
+}
+
+// Tokens implements Source.
+func (t *Text) Tokens(req *worker.Request, choice int, _ *rand.Rand) func() (uint32, bool) {
+	passage := t.Passages[(promptHash(req.TokenIDs)+uint64(choice))%uint64(len(t.Passages))]
+	i := 0
+	return func() (uint32, bool) {
+		if i == len(passage) {
+			return 0, false
+		}
+		i++
+		return passage[i-1], true
+	}
+}
+
+// Echo answers with the prompt's own tokens.
+type Echo struct{}
+
+// Tokens implements Source.
+func (Echo) Tokens(req *worker.Request, _ int, _ *rand.Rand) func() (uint32, bool) {
+	i := 0
+	return func() (uint32, bool) {
+		if i == len(req.TokenIDs) {
+			return 0, false
+		}
+		i++
+		return req.TokenIDs[i-1], true
+	}
+}
+
+// Random answers with tokens drawn evenly from IDs and never ends by itself.
+type Random struct{ IDs []uint32 }
+
+// Tokens implements Source.
+func (s Random) Tokens(_ *worker.Request, _ int, r *rand.Rand) func() (uint32, bool) {
+	return func() (uint32, bool) {
+		if len(s.IDs) == 0 {
+			return 0, false
+		}
+		return s.IDs[r.IntN(len(s.IDs))], true
+	}
+}
+
+func promptHash(ids []uint32) uint64 {
+	h := fnv.New64a()
+	var b [4]byte
+	for _, id := range ids {
+		b = [4]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)}
+		h.Write(b[:])
+	}
+	return h.Sum64()
+}
