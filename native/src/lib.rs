@@ -4,6 +4,7 @@
 //! Go module cache (`DAULET_DIR`, set by `native/build.sh`). The modules after it are ours:
 //! - `tok`: length-delimited (NUL-safe) encode and decode for the same handles;
 //! - `fast`: exact byte-level BPE for the tokenizers it fully understands;
+//! - `heap`: the allocator and its figures;
 //! - `template`: chat templates with the semantics of transformers' Jinja environment.
 //!
 //! Every function that crosses the C boundary catches panics and reports them as errors.
@@ -12,5 +13,6 @@
 include!(concat!(env!("DAULET_DIR"), "/src/lib.rs"));
 
 pub mod fast;
+pub mod heap;
 pub mod template;
 pub mod tok;

@@ -183,25 +183,3 @@ pub unsafe extern "C" fn portico_ids_free(ids: Array<u32>) {
 pub unsafe extern "C" fn portico_bytes_free(bytes: Array<u8>) {
     drop(bytes.take());
 }
-
-/// Gives free heap pages back to the system. Loading a vocabulary leaves hundreds of megabytes of them, which glibc
-/// would otherwise keep; other C libraries do it by themselves.
-#[no_mangle]
-pub extern "C" fn portico_heap_trim() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Bytes of the C heap in use, or 0 where the C library doesn't tell.
-#[no_mangle]
-pub extern "C" fn portico_heap_in_use() -> usize {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    unsafe {
-        let info = libc::mallinfo2();
-        return info.uordblks + info.hblkhd;
-    }
-    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    0
-}
