@@ -12,15 +12,16 @@ type ChatRequest struct {
 	Logprobs            *bool  `json:"logprobs"`              // of the answer's tokens
 	TopLogprobs         *int64 `json:"top_logprobs"`          // alternatives for each; only with Logprobs
 
-	Tools             json.RawMessage `json:"tools"` // array, as the client sent it; ToolList tells what is in it
-	ToolChoice        *ToolChoice     `json:"tool_choice"`
+	// Tools is an array, as the client sent it; ToolList tells what is in it.
+	Tools             json.RawMessage `json:"tools"`
+	ToolChoice        *ToolChoice     `json:"tool_choice"`         // absent: auto
 	ParallelToolCalls *bool           `json:"parallel_tool_calls"` // false: one call at most
-	ResponseFormat    *ResponseFormat `json:"response_format"`
-	Functions         json.RawMessage `json:"functions"`     // deprecated by OpenAI and refused
-	FunctionCall      json.RawMessage `json:"function_call"` // likewise
+	ResponseFormat    *ResponseFormat `json:"response_format"`     // absent: text
+	Functions         json.RawMessage `json:"functions"`           // deprecated by OpenAI and refused
+	FunctionCall      json.RawMessage `json:"function_call"`       // likewise
 
-	ReasoningEffort     *string         `json:"reasoning_effort"` // none switches reasoning off
-	Thinking            *Thinking       `json:"thinking"`
+	ReasoningEffort     *string         `json:"reasoning_effort"`       // none switches reasoning off
+	Thinking            *Thinking       `json:"thinking"`               // as Anthropic's clients write it
 	ThinkingTokenBudget *int64          `json:"thinking_token_budget"`  // tokens to reason with
 	ChatTemplateArgs    json.RawMessage `json:"chat_template_args"`     // object; chat_template_kwargs is the same field
 	ChatTemplate        *string         `json:"chat_template"`          // refused: templates come with the model
@@ -42,8 +43,9 @@ type ChatRequest struct {
 	Verbosity            *string         `json:"verbosity"`
 	WebSearchOptions     json.RawMessage `json:"web_search_options"`
 
-	Conversation Conversation `json:"-"`
-	ToolList     []Tool       `json:"-"`
+	// What reading found out on the way; the bytes above stay what templates and workers get.
+	Conversation Conversation `json:"-"` // of Messages
+	ToolList     []Tool       `json:"-"` // of Tools, in order
 }
 
 // TokenLimit returns the client's limit on tokens to generate; nil is none. The newer field wins.
@@ -61,8 +63,8 @@ type Thinking struct {
 
 // Tool is what the server needs to know of one tool.
 type Tool struct {
-	Type       string          `json:"type"` // function; empty is the same
-	Name       string          `json:"name"`
+	Type       string          `json:"type"`       // function; empty is the same
+	Name       string          `json:"name"`       // as the model calls it
 	Parameters json.RawMessage `json:"parameters"` // JSON schema; empty: none
 	Strict     *bool           `json:"strict"`     // the schema allows nothing it doesn't name
 }
@@ -70,21 +72,21 @@ type Tool struct {
 // ToolChoice says whether the model may, must or must not call tools. Absent, the model may.
 type ToolChoice struct {
 	Mode string // none, auto, required, or function: the one named
-	Name string
+	Name string // of the function; empty in the other modes
 }
 
 // ResponseFormat asks for an answer of a certain form.
 type ResponseFormat struct {
-	Type       string      `json:"type"` // text, json_object or json_schema
-	JSONSchema *JSONSchema `json:"json_schema"`
+	Type       string      `json:"type"`        // text, json_object or json_schema
+	JSONSchema *JSONSchema `json:"json_schema"` // only with json_schema
 }
 
 // JSONSchema is the form a json_schema answer takes.
 type JSONSchema struct {
-	Name        string          `json:"name"`
-	Description *string         `json:"description"`
-	Schema      json.RawMessage `json:"schema"`
-	Strict      *bool           `json:"strict"` // no effect: the schema always holds
+	Name        string          `json:"name"`        // of the schema, for the model
+	Description *string         `json:"description"` // not passed on
+	Schema      json.RawMessage `json:"schema"`      // JSON schema object
+	Strict      *bool           `json:"strict"`      // no effect: the schema always holds
 }
 
 // Conversation is what the server needs to know of the messages without looking into them again.
@@ -99,12 +101,12 @@ type Role string
 
 // The roles a message may have.
 const (
-	RoleDeveloper Role = "developer"
-	RoleSystem    Role = "system"
-	RoleUser      Role = "user"
-	RoleAssistant Role = "assistant"
-	RoleTool      Role = "tool"
-	RoleFunction  Role = "function"
+	RoleDeveloper Role = "developer" // OpenAI's newer name of system
+	RoleSystem    Role = "system"    // instructions
+	RoleUser      Role = "user"      // whom the model answers
+	RoleAssistant Role = "assistant" // the model's own turns
+	RoleTool      Role = "tool"      // the result of a call
+	RoleFunction  Role = "function"  // the same, before tools replaced functions
 )
 
 // Media is one content part that is not text.

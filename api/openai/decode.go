@@ -31,6 +31,9 @@ func (o DecodeOptions) withDefaults() DecodeOptions {
 }
 
 // DecodeChat reads the body of a chat request. The request aliases body, or a mended copy of it.
+//
+// Decoding is the first thing that happens to a request, before its model is known: limits here protect the process and
+// nothing else.
 func DecodeChat(body []byte, opts DecodeOptions) (*ChatRequest, error) {
 	req, err := decode(body, opts.withDefaults(), chatTable, (*ChatRequest).reset)
 	if err != nil {
@@ -89,6 +92,7 @@ func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func
 	// The document is the only thing allocated beside the request: reader and options live in it.
 	doc := &document[T]{out: new(T), fields: fields}
 	doc.reader.opts = opts
+	// Only syntax can be mended: a fault of the request's own shape would come back unchanged.
 	err := doc.read(body, reset)
 	if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if mended, changed := mend(body); changed {
@@ -98,6 +102,7 @@ func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func
 	if err != nil {
 		return nil, syntaxFault(err)
 	}
+	// A mended reading has begun with an empty list, so nothing is counted twice.
 	if u := doc.reader.unknown; opts.Strict && u.Count > 0 {
 		return nil, unsupported(u)
 	}
@@ -107,20 +112,21 @@ func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func
 // document is what the JSON library is asked to fill: it lends its pooled decoder to the reader.
 type document[T any] struct {
 	reader reader
-	out    *T
-	fields *table[T]
+	out    *T        // emptied before each reading
+	fields *table[T] // of the root object
 }
 
 // read reads body into a request that has been emptied.
 func (d *document[T]) read(body []byte, reset func(*T, []byte) *Common) error {
 	common := reset(d.out, body)
+	// A second reading starts over in every respect: what the first left behind, path included, is gone.
 	d.reader.start(body, &common.Unknown)
 	return json.Unmarshal(body, d, lenientNames)
 }
 
 // UnmarshalJSONFrom implements json.UnmarshalerFrom.
 func (d *document[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	d.reader.dec = dec
+	d.reader.dec = dec // valid during this call only
 	return readObject(&d.reader, d.fields, d.out)
 }
 
@@ -137,6 +143,7 @@ func unsupported(u *Unknown) error {
 	if more := u.Count - len(u.Names); more > 0 {
 		list.WriteString(" and more")
 	}
+	// Param names one field, the first; an empty name would read as no field at all.
 	first := u.Names[0]
 	if first == "" {
 		first = `""`
@@ -164,6 +171,7 @@ func syntaxFault(err error) error {
 		return fault.Bad(path, "The body is not valid JSON: it ends at byte %d, in the middle of a value", s.ByteOffset).
 			WithCode("invalid_json").Because(err)
 	}
+	// The library quotes what it stumbled over, which may be long and the client's.
 	reason := strings.TrimPrefix(s.Err.Error(), "jsontext: ")
 	return fault.Bad(path, "The body is not valid JSON: %s at byte %d", clip(reason, 120), s.ByteOffset).
 		WithCode("invalid_json").Because(err)
@@ -174,6 +182,7 @@ func pointerPath(p jsontext.Pointer) string {
 	var path strings.Builder
 	for name := range p.Tokens() {
 		switch {
+		// A pointer doesn't tell indices from names of digits; indices are by far the likelier.
 		case name != "" && strings.Trim(name, "0123456789") == "":
 			path.WriteString("[" + name + "]")
 		case path.Len() > 0:
@@ -211,6 +220,7 @@ func tooDeep(body []byte, limit int) bool {
 // stringEnd returns the index of the quote that ends the string beginning at i, or the last index.
 func stringEnd(body []byte, i int) int {
 	for i++; i < len(body); i++ {
+		// The search runs at memory speed, which matters: nearly all of a body is inside strings.
 		n := bytes.IndexByte(body[i:], '"')
 		if n < 0 {
 			break
@@ -233,6 +243,7 @@ func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
+	// 10xxxxxx continues a character of UTF-8 (RFC 3629), so the cut moves ahead of it.
 	for n > 0 && s[n]&0xC0 == 0x80 {
 		n--
 	}

@@ -24,6 +24,7 @@ func chatWith(members string) string {
 // conversation returns a chat request with one message.
 func conversation(message string) string { return `{"model":"m","messages":[` + message + `]}` }
 
+// asFault returns the failure of a decoding, which is always a bad request.
 func asFault(t *testing.T, err error) *fault.Error {
 	t.Helper()
 	f, ok := errors.AsType[*fault.Error](err)
@@ -36,6 +37,8 @@ func asFault(t *testing.T, err error) *fault.Error {
 	return f
 }
 
+// TestDecodeChatRefusals: every failure names the field by its path and says what is allowed there. part puts a content
+// part behind a good one, so that its path has an index other than 0.
 func TestDecodeChatRefusals(t *testing.T) {
 	part := func(p string) string {
 		return conversation(`{"role":"user","content":[{"type":"text","text":"a"},` + p + `]}`)
@@ -119,6 +122,8 @@ func TestDecodeChatRefusals(t *testing.T) {
 	}
 }
 
+// TestDecodeChatKeepsWhatTemplatesSee: white space, escapes, key order and digits of messages and tools are the
+// client's own.
 func TestDecodeChatKeepsWhatTemplatesSee(t *testing.T) {
 	messages := `[ {"role":"user", "content":"a\u0062<&>", "x":{"z":1,"a":1.0,"n":1e5}},{"content":null,"role":"assistant",` +
 		`"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":""}}]} ]`
@@ -163,6 +168,7 @@ func TestDecodeChatMedia(t *testing.T) {
 	}
 }
 
+// TestDecodeChatMends: what JSON doesn't allow in strings becomes what was most likely meant, and nothing else changes.
 func TestDecodeChatMends(t *testing.T) {
 	for _, c := range []struct{ name, content, want string }{
 		{"newline", "a\nb\tc", `"a\u000ab\u0009c"`},

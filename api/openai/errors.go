@@ -10,14 +10,15 @@ import (
 // Error is OpenAI's description of a failure. Empty Param and Code are null on the wire.
 type Error struct {
 	Message string `json:"message"` // for people
-	Type    string `json:"type"`
-	Param   string `json:"param"` // JSON path of the field at fault
-	Code    string `json:"code"`  // for programs
+	Type    string `json:"type"`    // class of the failure, such as invalid_request_error
+	Param   string `json:"param"`   // JSON path of the field at fault
+	Code    string `json:"code"`    // for programs
 }
 
 // AppendError appends {"error":{"message","type","param","code"}}: the body of a failed request and the data of an
 // error event in a stream.
 func AppendError(dst []byte, e *Error) []byte {
+	// Written by hand, as answers are: the members keep OpenAI's order, and null stands where a client expects the key.
 	dst = append(dst, `{"error":{"message":`...)
 	dst = appendString(dst, e.Message)
 	dst = append(dst, `,"type":`...)
@@ -32,10 +33,10 @@ func AppendError(dst []byte, e *Error) []byte {
 // FlatError is Dynamo's description of a failure: Type is the HTTP reason phrase and Code the status. In a stream,
 // Type is a slug such as internal_server_error.
 type FlatError struct {
-	Message string          `json:"message"`
-	Type    string          `json:"type"`
-	Code    int             `json:"code"`
-	Details json.RawMessage `json:"details,omitempty"`
+	Message string          `json:"message"`           // for people
+	Type    string          `json:"type"`              // Not Found, say
+	Code    int             `json:"code"`              // HTTP status
+	Details json.RawMessage `json:"details,omitempty"` // object of further facts
 }
 
 // AppendFlatError appends {"message","type","code","details"?}: the body of a failed request.

@@ -72,6 +72,7 @@ func commonFields[T any](at func(*T) *Common) []field[T] {
 		textField("cache_salt", func(t *T) **string { return &at(t).CacheSalt }),
 		objectField("metadata", func(t *T) *json.RawMessage { return &at(t).Metadata }),
 	}
+	// Grouped by what they act on; the order has no meaning to the reader, which looks names up.
 	return append(append(append(fields, samplingFields(at)...), stopFields(at)...), guidedFields(at)...)
 }
 
@@ -88,6 +89,7 @@ func samplingFields[T any](at func(*T) *Common) []field[T] {
 		intField("seed", func(t *T) **int64 { return &at(t).Seed }),
 		intField("n", func(t *T) **int64 { return &at(t).N }),
 		objectField("logit_bias", func(t *T) *json.RawMessage { return &at(t).LogitBias }),
+		// Checked to be token ids, because a worker may not survive anything else, but never needed as numbers here.
 		rawTokensField("allowed_token_ids", 1, func(t *T) *json.RawMessage { return &at(t).AllowedTokenIDs }),
 		rawTokensField("bad_words_token_ids", 2, func(t *T) *json.RawMessage { return &at(t).BadWordsTokenIDs }),
 		rawTokensField("logprob_token_ids", 1, func(t *T) *json.RawMessage { return &at(t).LogprobTokenIDs }),
@@ -103,6 +105,7 @@ func stopFields[T any](at func(*T) *Common) []field[T] {
 	return []field[T]{
 		intField("max_tokens", func(t *T) **int64 { return &at(t).MaxTokens }),
 		intField("min_tokens", func(t *T) **int64 { return &at(t).MinTokens }),
+		// OpenAI documents both shapes.
 		{name: "stop", kind: "string|array", read: func(r *reader, t *T) (err error) {
 			at(t).Stop, err = readStop(r)
 			return err
@@ -116,6 +119,7 @@ func stopFields[T any](at func(*T) *Common) []field[T] {
 // guidedFields constrain the answer; only one of the first four may be given, which package validate checks.
 func guidedFields[T any](at func(*T) *Common) []field[T] {
 	return []field[T]{
+		// Clients send the schema in either form; package validate looks into a string.
 		rawField("guided_json", "string|object", "a JSON schema, as an object or as a string",
 			func(t *T) *json.RawMessage { return &at(t).GuidedJSON }, '{', '"'),
 		textField("guided_regex", func(t *T) **string { return &at(t).GuidedRegex }),
@@ -141,11 +145,13 @@ func chatFields() []field[ChatRequest] {
 		}},
 		boolField("parallel_tool_calls", func(t *T) **bool { return &t.ParallelToolCalls }),
 		structField("response_format", formatTable, func(t *T) **ResponseFormat { return &t.ResponseFormat }),
+		// Refused whatever they hold, so their type isn't looked at.
 		anyField("functions", func(t *T) *json.RawMessage { return &t.Functions }),
 		anyField("function_call", func(t *T) *json.RawMessage { return &t.FunctionCall }),
 		textField("reasoning_effort", func(t *T) **string { return &t.ReasoningEffort }),
 		structField("thinking", thinkingTable, func(t *T) **Thinking { return &t.Thinking }),
 		intField("thinking_token_budget", func(t *T) **int64 { return &t.ThinkingTokenBudget }),
+		// Objects and arrays for templates keep the client's text: key order shows in what a template prints.
 		objectField("chat_template_args", func(t *T) *json.RawMessage { return &t.ChatTemplateArgs }),
 		beyond(textField("chat_template", func(t *T) **string { return &t.ChatTemplate })),
 		beyond(field[T]{name: "documents", kind: "array", read: func(r *reader, t *T) (err error) {
@@ -184,6 +190,7 @@ func idleFields() []field[ChatRequest] {
 func completionFields() []field[CompletionRequest] {
 	type T = CompletionRequest
 	return []field[T]{
+		// One prompt or many, each in one of two forms.
 		{name: "prompt", kind: "string|array", read: func(r *reader, t *T) error { return readPrompt(r, &t.Prompt) }},
 		textField("prompt_embeds", func(t *T) **string { return &t.PromptEmbeds }),
 		textField("suffix", func(t *T) **string { return &t.Suffix }),
@@ -201,6 +208,7 @@ func nvextFields() []field[NvExt] {
 		boolField("greed_sampling", func(x *T) **bool { return &x.GreedSampling }),
 		boolField("use_raw_prompt", func(x *T) **bool { return &x.UseRawPrompt }),
 		textsField("annotations", func(x *T) *[]string { return &x.Annotations }),
+		// Instance ids use all 64 bits: a float would name another worker.
 		uint64Field("backend_instance_id", func(x *T) **uint64 { return &x.BackendInstanceID }),
 		tokensField("token_data", func(x *T) *[]uint32 { return &x.TokenData }),
 		intField("max_thinking_tokens", func(x *T) **int64 { return &x.MaxThinkingTokens }),
@@ -222,6 +230,7 @@ func nvextFields() []field[NvExt] {
 func hintFields() []field[AgentHints] {
 	type T = AgentHints
 	return []field[T]{
+		// The sizes are those of the worker protocol, so that nothing has to be narrowed later.
 		int32Field("priority", func(h *T) **int32 { return &h.Priority }),
 		uint32Field("strict_priority", func(h *T) **uint32 { return &h.StrictPriority }),
 		uint32Field("osl", func(h *T) **uint32 { return &h.OSL }),

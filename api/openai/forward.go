@@ -16,6 +16,7 @@ func (r *ChatRequest) Forward() json.RawMessage { return forward(&r.Common, chat
 // Forward is the same for a completion request.
 func (r *CompletionRequest) Forward() json.RawMessage { return forward(&r.Common, completionTable) }
 
+// forward copies the request member by member, as text: values keep their spelling, numbers their digits.
 func forward[T any](c *Common, fields *table[T]) json.RawMessage {
 	out := append(make([]byte, 0, len(c.body)+64), `{"stream":true`...)
 	if !c.Streaming() {
@@ -27,6 +28,7 @@ func forward[T any](c *Common, fields *table[T]) json.RawMessage {
 	if _, err := dec.ReadToken(); err != nil {
 		return nil
 	}
+	// Every member goes over at most once, since duplicates of known fields don't pass decoding.
 	for dec.PeekKind() == '"' {
 		name, err := dec.ReadToken()
 		if err != nil {
@@ -37,12 +39,14 @@ func forward[T any](c *Common, fields *table[T]) json.RawMessage {
 		if err != nil {
 			return nil
 		}
+		// Null means absent here, but not to every engine; stream and stream_options are written above.
 		if f == nil || value.Kind() == 'n' || f.name == "stream" || (f.name == "stream_options" && !c.Streaming()) {
 			continue
 		}
 		if f.name == "nvext" && c.saltOnly {
 			value = saltObject(c.NvExt)
 		}
+		// An alias goes under the name that workers know.
 		out = append(append(append(out, `,"`...), cmp.Or(f.of, f.name)...), `":`...)
 		out = append(out, value...)
 	}

@@ -9,6 +9,7 @@ import (
 // raw control characters become escapes, invalid UTF-8 and unpaired surrogate escapes become U+FFFD. A byte order mark
 // in front is dropped.
 func mend(body []byte) ([]byte, bool) {
+	// An escape is longer than what it stands for; an eighth covers all but bodies of nothing else.
 	out := make([]byte, 0, len(body)+len(body)/8)
 	changed := false
 	if len(body) >= 3 && string(body[:3]) == "\uFEFF" {
@@ -35,12 +36,13 @@ func mend(body []byte) ([]byte, bool) {
 				out, changed = append(out, `\ufffd`...), true
 			}
 			i += n
+		// RFC 8259 forbids raw control characters in strings; a line break pasted into a prompt is the usual one.
 		case c < ' ':
 			const digits = "0123456789abcdef"
 			out, changed = append(out, '\\', 'u', '0', '0', digits[c>>4], digits[c&15]), true
 			i++
 		default:
-			r, n := utf8.DecodeRune(body[i:])
+			r, n := utf8.DecodeRune(body[i:]) // RuneError of width 1 is a byte that begins nothing
 			if r == utf8.RuneError && n == 1 {
 				out, changed = append(out, "\uFFFD"...), true
 			} else {
@@ -62,6 +64,7 @@ func escapeLen(b []byte) (int, bool) {
 		return 2, true // another escape, or a bad one: not for mending
 	}
 	switch {
+	// UTF-16: a high half (D800–DBFF) and a low half (DC00–DFFF) make one character, neither means anything alone.
 	case r >= 0xDC00 && r < 0xE000:
 		return 6, false
 	case r < 0xD800 || r >= 0xE000:
@@ -76,6 +79,7 @@ func escapeLen(b []byte) (int, bool) {
 
 // hex4 reads an escape of four hexadecimal digits at the start of b.
 func hex4(b []byte) (uint16, bool) {
+	// Also for what follows a high half, which may be anything.
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
 	}

@@ -10,6 +10,7 @@ import (
 // server needs to know of it is noted.
 func readMessages(r *reader, req *ChatRequest) (err error) {
 	conv := &req.Conversation
+	// Media of all messages go to one list, in the order in which the prompt has its placeholders.
 	req.Messages, err = rawArray(r, "an array of messages", func(i int) error {
 		m := message{index: i, media: conv.Media}
 		if err := m.read(r); err != nil {
@@ -23,11 +24,11 @@ func readMessages(r *reader, req *ChatRequest) (err error) {
 
 // message is one message while it is read.
 type message struct {
-	index   int
-	role    Role
+	index   int           // in the conversation
+	role    Role          // empty until read
 	content jsontext.Kind // of the content; 0: absent or null
-	media   []Media
-	seen    uint32 // known fields already read, by bit
+	media   []Media       // of the conversation so far
+	seen    uint32        // known fields already read, by bit
 }
 
 // The fields of a message that are looked at; all others are the template's business.
@@ -72,12 +73,14 @@ func (m *message) field(r *reader, name []byte) error {
 	return r.dec.SkipValue()
 }
 
-// once reads a field of the message, which may be null and may not come twice.
+// once reads a field of the message, which may be null and may not come twice. Bit 0 lets a field repeat: the last one
+// counts, as for the template.
 func (m *message) once(r *reader, name string, bit uint32, read func(*reader) error) error {
 	r.enter(name)
 	if m.seen&bit != 0 {
 		return r.bad("given only once")
 	}
+	// Null counts as given, so that a second one is still told apart from a first.
 	m.seen |= bit
 	if null, err := r.null(); err != nil {
 		return err
@@ -137,6 +140,7 @@ func (m *message) readContent(r *reader) error {
 		if err := p.read(r); err != nil {
 			return err
 		}
+		// Text and refusals stay where they are, in the conversation's own bytes.
 		if p.kind != "text" && p.kind != "refusal" {
 			m.media = append(m.media, Media{Message: m.index, Part: i, Kind: p.kind, URL: p.url})
 		}
@@ -160,6 +164,7 @@ func readToolCall(r *reader) error {
 		if err != nil {
 			return err
 		}
+		// id and type matter to nobody before the template.
 		if string(name) != "function" || r.dec.PeekKind() == 'n' {
 			if err := r.dec.SkipValue(); err != nil {
 				return err
@@ -185,6 +190,7 @@ func readCalledFunction(r *reader) error {
 		if err != nil {
 			return err
 		}
+		// Null passes for either field: clients that stream calls together leave it behind.
 		read := skipValue
 		if r.dec.PeekKind() != 'n' {
 			switch string(name) {
@@ -210,6 +216,7 @@ func skipValue(r *reader) error { return r.dec.SkipValue() }
 // and their failure names no field.
 func readArguments(r *reader) error {
 	const allowed = "a JSON object in a string"
+	// An object was read whole and so is valid; two bytes are an empty string, a call without arguments.
 	v, err := r.rawOf(allowed, '"', '{')
 	if err != nil || v[0] == '{' || len(v) == 2 {
 		return err
@@ -218,6 +225,7 @@ func readArguments(r *reader) error {
 	if err != nil {
 		return err
 	}
+	// Models write blanks around what they generate, and histories repeat it.
 	inner = bytes.TrimSpace(inner)
 	if len(inner) == 0 {
 		return nil
@@ -245,8 +253,8 @@ func (m *message) check(r *reader) error {
 
 // part is one content part while it is read.
 type part struct {
-	kind string
-	url  string
+	kind string // text, image_url and so on; empty until read
+	url  string // of media: where it is, or a data URL
 	seen uint32 // fields already read, by partBit
 }
 
@@ -304,6 +312,7 @@ func (p *part) field(r *reader, name []byte) error {
 		err = readAnyText(r)
 	case "input_audio":
 		p.url, err = readInputAudio(r)
+	// No worker takes files; what is inside is looked at by nobody.
 	case "file":
 		_, err = r.rawOf("an object", '{')
 	default:
@@ -348,6 +357,7 @@ func (p *part) readKind(r *reader) error {
 	if err != nil {
 		return err
 	}
+	// Every kind is also the name of its payload; type is a field, but no kind.
 	if p.kind = partField([]byte(s)); p.kind == "" || p.kind == "type" {
 		return r.oneOf(s, partKinds)
 	}
@@ -356,6 +366,7 @@ func (p *part) readKind(r *reader) error {
 
 // readMediaURL reads {"url":…} of an image, video or audio part.
 func readMediaURL(r *reader) (string, error) {
+	// detail and whatever else the object holds is passed over: workers are told the URL alone.
 	fields := map[string]string{"url": ""}
 	if err := readTexts(r, fields); err != nil {
 		return "", err
@@ -379,6 +390,7 @@ func readInputAudio(r *reader) (string, error) {
 			return "", r.bad("a string that isn't empty")
 		}
 	}
+	// RFC 2397. One form for all media from here on: a worker is told a URL.
 	return "data:audio/" + fields["format"] + ";base64," + fields["data"], nil
 }
 

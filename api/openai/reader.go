@@ -14,19 +14,19 @@ import (
 
 // reader walks a body once. It knows where it is, so that a failure can name its field.
 type reader struct {
-	dec     *jsontext.Decoder
-	body    []byte // for values kept as they stand
-	opts    DecodeOptions
-	unknown *Unknown
+	dec     *jsontext.Decoder // the library's, lent for one reading
+	body    []byte            // for values kept as they stand
+	opts    DecodeOptions     // with defaults
+	unknown *Unknown          // where names nobody knows are noted
 
-	path  []step
+	path  []step  // from the root to the current value
 	steps [8]step // path's first memory
 }
 
 // step is one part of a JSON path: a name, or an index when the name is empty.
 type step struct {
 	name  string
-	index int
+	index int // from 0; only without a name
 }
 
 // start makes the reader ready for body; unknown is where unknown fields are noted.
@@ -47,6 +47,7 @@ func (r *reader) where() string {
 			b = append(strconv.AppendInt(append(b, '['), int64(s.index), 10), ']')
 			continue
 		}
+		// The first name stands alone; an index never has a dot ahead of it.
 		if i > 0 {
 			b = append(b, '.')
 		}
@@ -65,7 +66,8 @@ func (r *reader) bad(allowed string) error {
 	return fault.Bad(path, "`%s` must be %s", path, allowed).WithCode("invalid_type")
 }
 
-// wrong is the failure of a value of another type. When there is no value at all it is the reader's syntax error.
+// wrong is the failure of a value of another type. When there is no value at all it is the reader's syntax error. It
+// reads at most one token, and only when nothing more can be read anyway.
 func (r *reader) wrong(allowed string) error {
 	kind := r.dec.PeekKind()
 	if _, ok := kindNames[kind]; !ok {

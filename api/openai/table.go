@@ -10,12 +10,12 @@ import (
 // field is one field of an object: its name, what JSON it takes, and how it is read into T. Readers never see null:
 // null is the same as absent.
 type field[T any] struct {
-	name  string
+	name  string // in the body
 	of    string // an alias: the field it is another name of
 	kind  string // for tests and messages: the JSON types it takes, joined by "|"
 	extra bool   // Dynamo doesn't know it: refused by DecodeOptions.Strict
 	read  func(r *reader, to *T) error
-	index int
+	index int // bit in readObject's set; aliases have the same
 }
 
 // beyond marks a field that Dynamo doesn't know.
@@ -26,9 +26,9 @@ func beyond[T any](f field[T]) field[T] {
 
 // table finds fields by name. It is immutable.
 type table[T any] struct {
-	byName map[string]*field[T]
-	prefix string // of unknown names, such as nvext.
-	quiet  bool   // unknown names aren't worth noting
+	byName map[string]*field[T] // aliases included
+	prefix string               // of unknown names, such as nvext.
+	quiet  bool                 // unknown names aren't worth noting
 }
 
 // maxFields is how many fields an object may have for duplicates to be told apart.
@@ -40,6 +40,7 @@ func newTable[T any](prefix string, lists ...[]field[T]) *table[T] {
 	for _, list := range lists {
 		for i := range list {
 			f := list[i]
+			// Aliases come later, so the map's size numbers the fields without gaps.
 			f.index = len(t.byName)
 			t.byName[f.name] = &f
 		}
@@ -74,6 +75,7 @@ func readObject[T any](r *reader, fields *table[T], to *T) error {
 			return err
 		}
 		f, ok := fields.byName[string(name)]
+		// A field beyond Dynamo is read and noted: only the end of the reading knows whether to refuse.
 		if !fields.quiet && (!ok || f.extra && r.opts.Strict) {
 			r.unknown.add(fields.prefix + string(name))
 		}
@@ -84,6 +86,7 @@ func readObject[T any](r *reader, fields *table[T], to *T) error {
 			continue
 		}
 		r.enter(f.name)
+		// A second value for one field has no right answer: proxies and workers differ in which they take.
 		word, bit := f.index/64, uint64(1)<<(f.index%64)
 		if seen[word]&bit != 0 {
 			return r.bad("given only once")
@@ -135,6 +138,7 @@ func uint32Field[T any](name string, get func(*T) **uint32) field[T] {
 	}}
 }
 
+// int32Field may be negative; see uint32Field.
 func int32Field[T any](name string, get func(*T) **int32) field[T] {
 	return field[T]{name: name, kind: "integer", read: func(r *reader, to *T) error {
 		v, err := r.integer(math.MinInt32, math.MaxInt32)
@@ -144,6 +148,7 @@ func int32Field[T any](name string, get func(*T) **int32) field[T] {
 	}}
 }
 
+// uint64Field is exact over the whole range; see uint32Field.
 func uint64Field[T any](name string, get func(*T) **uint64) field[T] {
 	return field[T]{name: name, kind: "integer", read: func(r *reader, to *T) error {
 		v, err := r.unsigned()

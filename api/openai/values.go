@@ -32,6 +32,7 @@ func readPrompt(r *reader, p *Prompt) error {
 		return err
 	}
 	var (
+		// Ids of a flat array are gathered here: they are one prompt, however many there are.
 		single []uint32
 		first  = r.dec.PeekKind()
 	)
@@ -61,6 +62,7 @@ func readPrompt(r *reader, p *Prompt) error {
 		}
 		r.leave()
 	}
+	// An empty array has no first element and stays an empty batch.
 	if single != nil {
 		p.Tokens = [][]uint32{single}
 	}
@@ -101,6 +103,7 @@ func readToolChoice(r *reader) (*ToolChoice, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Any other word is more likely a function's bare name, which OpenAI doesn't take either.
 		if mode != "none" && mode != "auto" && mode != "required" {
 			return nil, r.bad(toolChoices)
 		}

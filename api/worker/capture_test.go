@@ -17,6 +17,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// capture returns a recording of a real worker and frontend; testdata/README.md tells how it was made.
 func capture(tb testing.TB, name string) []byte {
 	tb.Helper()
 	f, err := os.Open(filepath.Join("testdata", name+".gz"))
@@ -35,6 +36,7 @@ func capture(tb testing.TB, name string) []byte {
 	return b
 }
 
+// part is one frame of a recording.
 type part struct{ header, body []byte }
 
 // parts splits a recording into its frames; a last one that was cut off is dropped.
@@ -69,6 +71,7 @@ func tcpRequests(tb testing.TB, b []byte) (list []part) {
 	return list
 }
 
+// canonical decodes JSON for a comparison that ignores the order of keys, but no digit of a number.
 func canonical(tb testing.TB, b []byte) any {
 	tb.Helper()
 	var v any
@@ -80,6 +83,7 @@ func canonical(tb testing.TB, b []byte) any {
 	return v
 }
 
+// asJSON transcodes a recorded body.
 func asJSON(tb testing.TB, msgpack []byte) []byte {
 	tb.Helper()
 	b, err := worker.AppendMsgpackAsJSON(nil, msgpack)
@@ -89,7 +93,10 @@ func asJSON(tb testing.TB, msgpack []byte) []byte {
 	return b
 }
 
+// TestRecordedRequests reads recorded envelopes and bodies and writes them again: byte for byte, but for guided
+// decoding, which passes through as JSON.
 func TestRecordedRequests(t *testing.T) {
+	// The request stands behind the headers of the one NATS message, and begins with the zeros of its preamble.
 	nats := capture(t, "nats_worker_in.bin")
 	_, nats, ok := bytes.Cut(nats, []byte("\r\n\r\n\x00\x00\x00\x00"))
 	if !ok {
@@ -143,6 +150,7 @@ func TestRecordedRequests(t *testing.T) {
 	}
 }
 
+// TestRecordedAnswers reads whole answers: handshake, prologue, items, end mark and sentinel, and writes each again.
 func TestRecordedAnswers(t *testing.T) {
 	for name, want := range map[string]struct {
 		tokens int

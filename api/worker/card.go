@@ -9,63 +9,85 @@ import (
 
 // Card is a model deployment card: what a worker publishes about the model it serves.
 type Card struct {
-	DisplayName  string   `json:"display_name"`
-	Slug         string   `json:"slug,omitempty"`
+	DisplayName string `json:"display_name"` // what clients name in model
+	// Slug is DisplayName in lower case, of letters, digits, - and _ only.
+	Slug string `json:"slug,omitempty"`
+	// SourcePath is a folder or a repository; an adapter's names its base model.
 	SourcePath   string   `json:"source_path,omitempty"`
-	Aliases      []string `json:"aliases,omitempty"`
-	ModelInfo    CardFile `json:"model_info"`
-	Tokenizer    CardFile `json:"tokenizer"`
+	Aliases      []string `json:"aliases,omitempty"`           // further names of the model
+	ModelInfo    CardFile `json:"model_info"`                  // config.json
+	Tokenizer    CardFile `json:"tokenizer"`                   // tokenizer.json or tiktoken.model
 	Formatter    CardFile `json:"prompt_formatter,omitzero"`   // tokenizer_config.json
 	ChatTemplate CardFile `json:"chat_template_file,omitzero"` // takes precedence over Formatter's template
-	GenConfig    CardFile `json:"gen_config,omitzero"`
+	GenConfig    CardFile `json:"gen_config,omitzero"`         // generation_config.json
 
-	ArchitecturalMaxContextLength *uint32 `json:"architectural_max_context_length,omitempty"`
-	ContextLength                 *uint32 `json:"context_length,omitempty"`
-	KVCacheBlockSize              uint32  `json:"kv_cache_block_size"`
-	MigrationLimit                uint32  `json:"migration_limit"`
+	// Lengths in tokens; EffectiveContextLength knows which of them counts.
+	ArchitecturalMaxContextLength *uint32 `json:"architectural_max_context_length,omitempty"` // the model's own
+	// ContextLength counts where neither the engine nor the model says anything.
+	ContextLength *uint32 `json:"context_length,omitempty"`
+	// KVCacheBlockSize is the number of tokens in a block of the KV cache.
+	KVCacheBlockSize uint32 `json:"kv_cache_block_size"`
+	// MigrationLimit is how often a request may move to another worker.
+	MigrationLimit uint32 `json:"migration_limit"`
 
-	ModelType  string     `json:"model_type"`  // flag names joined by " | ", such as "Chat | Completions"
-	ModelInput string     `json:"model_input"` // "Text", "Tokens" or "Tensor"
-	WorkerType string     `json:"worker_type,omitempty"`
-	Needs      [][]string `json:"needs,omitempty"`
+	ModelType  string `json:"model_type"`  // flag names joined by " | ", such as "Chat | Completions"
+	ModelInput string `json:"model_input"` // "Text", "Tokens" or "Tensor"
+	// WorkerType is aggregated, prefill, decode or encode; older workers don't say.
+	WorkerType string `json:"worker_type,omitempty"`
+	// Needs lists alternatives, each a list of worker types that have to be there.
+	Needs [][]string `json:"needs,omitempty"`
 
-	LoRA          *LoRA           `json:"lora,omitempty"`
-	UserData      json.RawMessage `json:"user_data,omitempty"`
-	RuntimeConfig RuntimeConfig   `json:"runtime_config"`
-	MediaDecoder  json.RawMessage `json:"media_decoder,omitempty"`
-	MediaFetcher  json.RawMessage `json:"media_fetcher,omitempty"`
-	RouterConfig  json.RawMessage `json:"router_config,omitempty"`
-	ExtraFiles    []CheckedFile   `json:"extra_files,omitempty"`
+	LoRA          *LoRA           `json:"lora,omitempty"`      // set for adapters only
+	UserData      json.RawMessage `json:"user_data,omitempty"` // the operator's own; not looked at
+	RuntimeConfig RuntimeConfig   `json:"runtime_config"`      // reported by the engine
+	// MediaDecoder asks for media decoded by the frontend; absent, the worker decodes them.
+	MediaDecoder json.RawMessage `json:"media_decoder,omitempty"`
+	MediaFetcher json.RawMessage `json:"media_fetcher,omitempty"` // how it is to fetch them
+	RouterConfig json.RawMessage `json:"router_config,omitempty"` // in place of a router's own settings; in the sum
+	ExtraFiles   []CheckedFile   `json:"extra_files,omitempty"`   // further files, which only count in the sum
 }
 
 // LoRA describes an adapter.
 type LoRA struct {
-	Name            string  `json:"name"`
-	MaxGPULoRACount *uint32 `json:"max_gpu_lora_count,omitempty"`
+	Name            string  `json:"name"`                         // of the adapter
+	MaxGPULoRACount *uint32 `json:"max_gpu_lora_count,omitempty"` // adapters the worker keeps loaded
 }
 
 // CheckedFile is a file of the model with its checksum.
 type CheckedFile struct {
-	Path     string  `json:"path"`     // local path or URL
-	Checksum string  `json:"checksum"` // "blake3:" and 64 lower-case hex digits
-	Size     *uint64 `json:"size,omitempty"`
+	Path     string  `json:"path"`           // local path or URL
+	Checksum string  `json:"checksum"`       // "blake3:" and 64 lower-case hex digits
+	Size     *uint64 `json:"size,omitempty"` // bytes
 }
 
 // RuntimeConfig is what a worker's engine reports of itself.
 type RuntimeConfig struct {
-	ContextLength         *uint32                    `json:"context_length,omitempty"`
-	TotalKVBlocks         *uint64                    `json:"total_kv_blocks,omitempty"`
-	MaxNumSeqs            *uint64                    `json:"max_num_seqs,omitempty"`
-	MaxNumBatchedTokens   *uint64                    `json:"max_num_batched_tokens,omitempty"`
-	ToolCallParser        string                     `json:"tool_call_parser,omitempty"`
-	ReasoningParser       string                     `json:"reasoning_parser,omitempty"`
-	TokenizerBackend      string                     `json:"tokenizer_backend,omitempty"`
-	ExcludeToolsWhenNone  *bool                      `json:"exclude_tools_when_tool_choice_none,omitempty"`
-	DataParallelStartRank uint32                     `json:"data_parallel_start_rank,omitempty"`
-	DataParallelSize      uint32                     `json:"data_parallel_size,omitempty"`
-	RuntimeData           map[string]json.RawMessage `json:"runtime_data,omitempty"`
-	DisaggregatedEndpoint json.RawMessage            `json:"disaggregated_endpoint,omitempty"`
-	Taints                []string                   `json:"taints,omitempty"`
+	// ContextLength is in tokens, and goes before the card's own.
+	ContextLength *uint32 `json:"context_length,omitempty"`
+	// TotalKVBlocks is the size of the worker's KV cache in blocks.
+	TotalKVBlocks *uint64 `json:"total_kv_blocks,omitempty"`
+	// MaxNumSeqs bounds the sequences of one batch.
+	MaxNumSeqs *uint64 `json:"max_num_seqs,omitempty"`
+	// MaxNumBatchedTokens bounds the tokens of one batch.
+	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
+	// ToolCallParser names the way the model writes tool calls.
+	ToolCallParser string `json:"tool_call_parser,omitempty"`
+	// ReasoningParser names the way it marks its reasoning.
+	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// TokenizerBackend may be default, which asks for the reference tokenizer.
+	TokenizerBackend string `json:"tokenizer_backend,omitempty"`
+	// ExcludeToolsWhenNone hides the tools from the template when tool_choice is none; nil is true.
+	ExcludeToolsWhenNone *bool `json:"exclude_tools_when_tool_choice_none,omitempty"`
+	// DataParallelStartRank is the first rank inside the worker.
+	DataParallelStartRank uint32 `json:"data_parallel_start_rank,omitempty"`
+	// DataParallelSize is the number of ranks.
+	DataParallelSize uint32 `json:"data_parallel_size,omitempty"`
+	// RuntimeData holds values by name, such as token_budget.
+	RuntimeData map[string]json.RawMessage `json:"runtime_data,omitempty"`
+	// DisaggregatedEndpoint is where decode workers meet a prefill worker; it isn't looked at.
+	DisaggregatedEndpoint json.RawMessage `json:"disaggregated_endpoint,omitempty"`
+	// Taints may change while the worker lives, as nothing else of a card does.
+	Taints []string `json:"taints,omitempty"`
 }
 
 // Has reports whether the card's model type has the named flag, such as "Chat".
@@ -80,6 +102,7 @@ func (c *Card) Has(flag string) bool {
 
 // EffectiveContextLength returns the model's context length in tokens; 0 is unknown.
 func (c *Card) EffectiveContextLength() uint32 {
+	// The engine knows best what it was started with; a 0 counts like any other value.
 	for _, n := range []*uint32{c.RuntimeConfig.ContextLength, c.ArchitecturalMaxContextLength, c.ContextLength} {
 		if n != nil {
 			return *n
@@ -90,23 +113,23 @@ func (c *Card) EffectiveContextLength() uint32 {
 
 // CardFile is one of the card's model files: {"<kind>": CheckedFile}, or null when the model has none.
 type CardFile struct {
-	Kind   string // such as hf_tokenizer_json; empty when there is no file
-	File   CheckedFile
-	Custom bool // chat templates: given by the operator, so never looked up elsewhere
+	Kind   string      // such as hf_tokenizer_json; empty when there is no file
+	File   CheckedFile // zero when there is none
+	Custom bool        // chat templates: given by the operator, so never looked up elsewhere
 }
 
 // IsZero reports whether the card names no such file.
 func (f CardFile) IsZero() bool { return f.Kind == "" }
 
-// Kinds of model files.
+// Kinds of model files. They are the variant names of the worker's own type, in its serialised form.
 const (
-	KindConfig           = "hf_config_json"
-	KindTokenizer        = "hf_tokenizer_json"
-	KindTiktoken         = "tik_token_model"
-	KindTokenizerConfig  = "hf_tokenizer_config_json"
-	KindChatTemplate     = "hf_chat_template"
-	KindChatTemplateJSON = "hf_chat_template_json"
-	KindGenerationConfig = "hf_generation_config_json"
+	KindConfig           = "hf_config_json"            // config.json
+	KindTokenizer        = "hf_tokenizer_json"         // tokenizer.json
+	KindTiktoken         = "tik_token_model"           // tiktoken.model or *.tiktoken
+	KindTokenizerConfig  = "hf_tokenizer_config_json"  // tokenizer_config.json
+	KindChatTemplate     = "hf_chat_template"          // a Jinja template as it is
+	KindChatTemplateJSON = "hf_chat_template_json"     // JSON with the template in chat_template
+	KindGenerationConfig = "hf_generation_config_json" // generation_config.json
 )
 
 // kindChatTemplateAlias is another name for KindChatTemplate.
@@ -133,6 +156,7 @@ func (f *CardFile) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("model file: %d kinds where one is expected", len(kinds))
 	}
 	for kind, raw := range kinds {
+		// A plain file has no member file, so the first look tells the two shapes apart.
 		var wrapped customFile
 		if err := json.Unmarshal(raw, &wrapped); err != nil {
 			return fmt.Errorf("model file %s: %w", kind, err)
@@ -155,6 +179,7 @@ func (f CardFile) MarshalJSON() ([]byte, error) {
 	if f.IsZero() {
 		return []byte("null"), nil
 	}
+	// The shape that workers write for each kind, so that a card read and written again keeps its text.
 	if f.Kind == KindChatTemplate || f.Kind == KindChatTemplateJSON {
 		return json.Marshal(map[string]customFile{f.Kind: {f.Custom, &f.File}})
 	}

@@ -10,25 +10,25 @@ import (
 
 // Values of the envelope's fields.
 const (
-	SingleIn       = "single_in"
-	ManyIn         = "many_in" // the worker also dials RequestConn, and reads requests there
-	SingleOut      = "single_out"
-	ManyOut        = "many_out"
-	TransportTCP   = "tcp_server"
-	StreamResponse = "response"
-	StreamRequest  = "request"
+	SingleIn       = "single_in"  // one request body
+	ManyIn         = "many_in"    // the worker also dials RequestConn, and reads requests there
+	SingleOut      = "single_out" // one item comes back
+	ManyOut        = "many_out"   // a stream comes back
+	TransportTCP   = "tcp_server" // the worker dials back over TCP
+	StreamResponse = "response"   // from the worker
+	StreamRequest  = "request"    // to the worker
 )
 
 // Control is the header of a request envelope: what a worker needs to know before it looks at the body.
 type Control struct {
-	ID           string
-	RequestType  string // empty: SingleIn
-	ResponseType string // empty: ManyOut
-	Codec        Codec  // of the request body and of every frame of the answer
-	Conn         Connection
-	RequestConn  *Connection // set with ManyIn only
-	Metadata     map[string]string
-	SentNS       *uint64 // frontend_send_ts_ns
+	ID           string            // of the request, one at a time for each worker
+	RequestType  string            // empty: SingleIn
+	ResponseType string            // empty: ManyOut
+	Codec        Codec             // of the request body and of every frame of the answer
+	Conn         Connection        // where the answer is to go
+	RequestConn  *Connection       // set with ManyIn only
+	Metadata     map[string]string // for the worker's engine
+	SentNS       *uint64           // frontend_send_ts_ns
 }
 
 // Connection tells a worker where to dial back and what to say there.
@@ -42,6 +42,7 @@ type Connection struct {
 
 // AppendControl appends the header as JSON.
 func AppendControl(dst []byte, c *Control) []byte {
+	// By hand: the header is built for every attempt of every request. It is JSON whatever the body's codec.
 	dst = appendJSONString(append(dst, `{"id":`...), c.ID)
 	dst = appendJSONString(append(dst, `,"request_type":`...), or(c.RequestType, SingleIn))
 	dst = appendJSONString(append(dst, `,"response_type":`...), or(c.ResponseType, ManyOut))
@@ -55,6 +56,7 @@ func AppendControl(dst []byte, c *Control) []byte {
 		w.uint(*c.SentNS)
 		dst = w.b
 	}
+	// Left out when empty, as the optional fields before it.
 	if len(c.Metadata) > 0 {
 		dst = AppendStringMap(append(dst, `,"metadata":`...), c.Metadata)
 	}
@@ -64,6 +66,7 @@ func AppendControl(dst []byte, c *Control) []byte {
 // AppendStringMap appends m as a JSON object with its keys in order.
 func AppendStringMap(dst []byte, m map[string]string) []byte {
 	dst = append(dst, '{')
+	// Sorted, so that the same request is always the same bytes.
 	for i, k := range slices.Sorted(maps.Keys(m)) {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -98,15 +101,18 @@ func (c *Connection) append(dst []byte) []byte {
 
 // appendQuotedTwice appends s as a JSON string inside a JSON string.
 func appendQuotedTwice(dst []byte, s string) []byte {
+	// Nearly always: addresses and ids hold nothing that needs an escape.
 	if plain(s) {
 		return append(append(append(dst, `\"`...), s...), `\"`...)
 	}
+	// Quoted twice and freed of the outer quotes, between which it is to stand.
 	inner := appendJSONString(nil, s)
 	outer := appendJSONString(nil, inner)
 	return append(dst, outer[1:len(outer)-1]...)
 }
 
-// plain reports whether s needs no escapes.
+// plain reports whether s needs no escapes. It also says no to what lies beyond ASCII, which appendJSONString checks to
+// be UTF-8.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c >= 0x80 || c == '"' || c == '\\' {
@@ -120,7 +126,8 @@ func plain(s string) bool {
 var errEnvelope = errors.New("malformed request envelope")
 
 // ParseControl reads an envelope's header, as a worker does. It refuses what workers refuse: a context that isn't the
-// request's id, a stream type that isn't the one asked for.
+// request's id, a stream type that isn't the one asked for. It is used by simulated workers and by tests, so it may
+// allocate.
 func ParseControl(header []byte) (*Control, error) {
 	if len(header) > MaxControl {
 		return nil, fmt.Errorf("%w: header of %d bytes", errEnvelope, len(header))
@@ -142,6 +149,7 @@ func ParseControl(header []byte) (*Control, error) {
 		ID: raw.ID, RequestType: raw.RequestType, ResponseType: raw.ResponseType,
 		Metadata: raw.Metadata, SentNS: raw.SentNS,
 	}
+	// Absent is JSON: envelopes are older than the other codec.
 	switch raw.Codec {
 	case "", "json":
 	case "msgpack":
@@ -164,9 +172,10 @@ func ParseControl(header []byte) (*Control, error) {
 	return c, nil
 }
 
+// connectionJSON is a connection on the wire: the transport's name, and its details as a JSON text.
 type connectionJSON struct {
-	Transport string `json:"transport"`
-	Info      string `json:"info"`
+	Transport string `json:"transport"` // tcp_server
+	Info      string `json:"info"`      // JSON of address, subject, context and stream_type
 }
 
 // read unfolds the connection and checks what workers check.

@@ -11,13 +11,14 @@ type Error struct {
 	PublicType string // message, size_limit, context_length, rate_limit; empty when nothing may be shown
 	Public     string // text that may be shown to a client
 	PublicRaw  []byte // the public object as JSON, for its details; nil when absent
-	CausedBy   *Error
+	CausedBy   *Error // nil: nothing was told
 }
 
 // Error returns the private message: for logs, not for clients.
 func (e *Error) Error() string { return e.Class + " (" + e.Reason + "): " + e.Message }
 
-// Unwrap returns the error that caused this one, if the worker told.
+// Unwrap returns the error that caused this one, if the worker told. A typed nil must not become an error that isn't
+// nil, hence the test.
 func (e *Error) Unwrap() error {
 	if e.CausedBy == nil {
 		return nil
@@ -25,10 +26,11 @@ func (e *Error) Unwrap() error {
 	return e.CausedBy
 }
 
-// maxDiagnostic is how much of a worker's private texts is kept.
+// maxDiagnostic is how much of a worker's private texts is kept. Bytes; the rest of a stack trace helps nobody, and
+// logs have to hold it.
 const maxDiagnostic = 4096
 
-// maxCauses bounds a chain of causes.
+// maxCauses bounds a chain of causes. It also bounds the recursion that reads and writes them.
 const maxCauses = 16
 
 // legacyPrefix stands before the names of classes that older workers write as {"Backend":"<name>"}.
@@ -37,7 +39,9 @@ const legacyPrefix = "Backend."
 // class is what a class name on the wire stands for: a canonical class, and the reason to assume when none is given.
 type class struct{ name, reason string }
 
-// classOf returns what a class name stands for. Unknown names are internal errors.
+// classOf returns what a class name stands for. Unknown names are internal errors. The first group are the classes of
+// present workers, with the reason that each implies; older names follow in transportClass. Each maps to one of the
+// classes in the first group.
 func classOf(name string) class {
 	switch name {
 	case "InvalidRequest":
@@ -58,6 +62,7 @@ func classOf(name string) class {
 		return class{name, "request.unsupported_media"}
 	case "RateLimited":
 		return class{name, "request.rate_limited"}
+	// Two names of one class; the next is a special case of it.
 	case "CapacityExhausted", "ResourceExhausted":
 		return class{"CapacityExhausted", "capacity.exhausted"}
 	case "WorkerOverloaded":
@@ -79,6 +84,7 @@ func classOf(name string) class {
 // transportClass is classOf for the classes that say how a worker was lost, and for those of backends.
 func transportClass(name string) class {
 	switch name {
+	// The worker is there and can't serve, or isn't there.
 	case "Unavailable":
 		return class{name, "backend.unavailable"}
 	case "CannotConnect":
@@ -91,6 +97,7 @@ func transportClass(name string) class {
 		return class{"DeadlineExceeded", "transport.connection_timeout"}
 	case "ResponseTimeout":
 		return class{"DeadlineExceeded", "backend.response_timeout"}
+	// What the engine behind a worker reported, by older workers.
 	case legacyPrefix + "InvalidArgument":
 		return class{"InvalidRequest", "backend.invalid_argument"}
 	case legacyPrefix + "CannotConnect":
@@ -110,12 +117,14 @@ func transportClass(name string) class {
 	case legacyPrefix + "Unknown":
 		return class{"Internal", "backend.unknown"}
 	}
+	// A newer worker's class: it can't be told apart from a failure of the worker's own.
 	return class{"Internal", "runtime.unclassified"}
 }
 
 // reasonClass returns the class that a reason of the catalogue belongs to; empty when any will do, and false when the
-// catalogue has no such reason.
+// catalogue has no such reason. The catalogue is the worker protocol's; a reason that isn't in it comes of a mistake.
 func reasonClass(reason string) (string, bool) {
+	// Reasons have two parts: where it happened, and what.
 	area, name, _ := strings.Cut(reason, ".")
 	switch area {
 	case "capacity":
@@ -124,6 +133,7 @@ func reasonClass(reason string) (string, bool) {
 			return "CapacityExhausted", true
 		}
 	case "router":
+		// It goes with any class.
 		return "", name == "queue_deadline_exceeded"
 	case "runtime":
 		switch name {
@@ -142,6 +152,7 @@ func reasonClass(reason string) (string, bool) {
 	return "", false
 }
 
+// requestReasons are the catalogue's reasons that begin with request, with their class.
 var requestReasons = map[string]string{
 	"invalid": "InvalidRequest", "invalid_argument": "InvalidRequest", "cancelled": "Cancelled",
 	"deadline_exceeded": "DeadlineExceeded", "unauthenticated": "Unauthenticated",
@@ -149,6 +160,7 @@ var requestReasons = map[string]string{
 	"payload_too_large": "PayloadTooLarge", "unsupported_media": "UnsupportedMedia", "rate_limited": "RateLimited",
 }
 
+// workerReasons are the reasons that begin with transport or backend: both areas use the same names.
 var workerReasons = map[string]string{
 	"unavailable": "Unavailable", "worker_unavailable": "Unavailable", "cannot_connect": "Unavailable",
 	"disconnected": "Unavailable", "engine_shutdown": "Unavailable", "stream_incomplete": "Unavailable",
@@ -156,7 +168,7 @@ var workerReasons = map[string]string{
 	"invalid_argument": "InvalidRequest", "cancelled": "Cancelled", "unknown": "Internal", "protocol": "BackendProtocol",
 }
 
-// ParseError reads a DynamoError object given as JSON.
+// ParseError reads a DynamoError object given as JSON. The error is normalised; its public part aliases json.
 func ParseError(json []byte) (*Error, error) {
 	r := reader{b: json, codec: JSON}
 	e := r.workerError()
@@ -169,7 +181,8 @@ func ParseError(json []byte) (*Error, error) {
 // workerError reads a DynamoError; nil after an error of the reader.
 func (r *reader) workerError() *Error { return r.workerErrorAt(0) }
 
-// workerErrorAt reads an error at some depth of a chain of causes. Beyond the bound causes are skipped.
+// workerErrorAt reads an error at some depth of a chain of causes. Beyond the bound causes are skipped. Fields may come
+// in any order, so class and reason are settled at the end.
 func (r *reader) workerErrorAt(depth int) *Error {
 	e := &Error{}
 	var canonical, legacy string
@@ -181,6 +194,7 @@ func (r *reader) workerErrorAt(depth int) *Error {
 		switch string(key) {
 		case "class":
 			canonical = r.className()
+		// The older name of class; current workers write both, for readers of either age.
 		case "error_type":
 			legacy = r.className()
 		case "reason":
@@ -208,7 +222,8 @@ func (r *reader) workerErrorAt(depth int) *Error {
 	return e
 }
 
-// className reads a class: a string, or {"Backend":name} as older workers write it.
+// className reads a class: a string, or {"Backend":name} as older workers write it. The second form becomes
+// Backend.name, a name that classOf knows.
 func (r *reader) className() (name string) {
 	if r.peek() != kindMap {
 		return r.text()
@@ -224,7 +239,8 @@ func (r *reader) className() (name string) {
 }
 
 // normalise settles class, reason and public part. A reason that contradicts the class makes the whole error internal:
-// one of the two is wrong, and neither may decide what the client sees.
+// one of the two is wrong, and neither may decide what the client sees. Afterwards Class is one that classOf returns,
+// and Reason is never empty.
 func (e *Error) normalise(canonical, legacy string) {
 	name := canonical
 	if name == "" {
@@ -234,6 +250,7 @@ func (e *Error) normalise(canonical, legacy string) {
 	e.Class = c.name
 	if e.Reason == "" {
 		e.Reason = c.reason
+		// The older name is often the more precise one: its reason counts where the class agrees.
 		if canonical != "" && legacy != "" && classOf(legacy).name == c.name {
 			e.Reason = classOf(legacy).reason
 		}
@@ -272,7 +289,7 @@ func (e *Error) readPublic() {
 	}
 }
 
-// clip keeps the beginning of a text, whole characters only.
+// clip keeps the beginning of a text, whole characters only. A character cut in half at the end goes away.
 func clip(s string) string {
 	if len(s) <= maxDiagnostic {
 		return s
@@ -280,7 +297,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:maxDiagnostic], "")
 }
 
-// write writes the error as a worker does, its class under both keys.
+// write writes the error as a worker does, its class under both keys. What was normalised on reading is written as it
+// is: an error passes through unchanged.
 func (e *Error) write(w *writer) {
 	m := w.openMap()
 	w.key(&m, "error_type")

@@ -10,6 +10,8 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// TestParseErrorClasses lists what workers of all ages write, and the class and reason it stands for. The last lines
+// are pairs of class and reason: a pair that contradicts itself is an internal error.
 func TestParseErrorClasses(t *testing.T) {
 	for in, want := range map[string][2]string{
 		`{"class":"InvalidRequest"}`:                                                    {"InvalidRequest", "request.invalid"},
@@ -73,6 +75,7 @@ func TestParseErrorParts(t *testing.T) {
 	if !errors.Is(e, root) && errors.Unwrap(e).Error() != root.Error() {
 		t.Error("the cause is not in the chain")
 	}
+	// None of these is a public part of a known type.
 	for _, public := range []string{`null`, `"text"`, `{"type":"secret","message":"m"}`, `{"message":"m"}`, `[1]`} {
 		e, err := worker.ParseError([]byte(`{"class":"Internal","public":` + public + `}`))
 		if err != nil {
@@ -82,6 +85,7 @@ func TestParseErrorParts(t *testing.T) {
 			t.Errorf("public %s is shown: %+v", public, e)
 		}
 	}
+	// Far beyond what is kept: the rest is skipped, not refused.
 	chain := strings.Repeat(`{"caused_by":`, 200) + `{}` + strings.Repeat(`}`, 200)
 	if _, err := worker.ParseError([]byte(chain)); err != nil {
 		t.Errorf("long chain of causes: %v", err)

@@ -19,7 +19,8 @@ const (
 var ErrFrameTooLarge = errors.New("frame too large")
 
 // AppendFrame appends a two-part frame. Header and body may each be empty, which means absent: a header alone is a
-// control message, a body alone is data, both are a request. The checksum is left out, as zero.
+// control message, a body alone is data, both are a request. The checksum is left out, as zero. Sizes are the caller's
+// to keep: a frame beyond MaxFrame is refused by its reader.
 func AppendFrame(dst, header, body []byte) []byte {
 	dst = BeginFrame(dst)
 	PutFrameHead(dst[len(dst)-FrameHead:], len(header), len(body))
@@ -32,6 +33,7 @@ func BeginFrame(dst []byte) []byte { return append(dst, make([]byte, FrameHead).
 
 // PutFrameHead writes the preamble of a frame to the first FrameHead bytes of dst.
 func PutFrameHead(dst []byte, header, body int) {
+	// One bounds check for the three writes.
 	_ = dst[FrameHead-1]
 	binary.BigEndian.PutUint64(dst, uint64(header))
 	binary.BigEndian.PutUint64(dst[8:], uint64(body))
@@ -39,11 +41,13 @@ func PutFrameHead(dst []byte, header, body int) {
 }
 
 // FrameSize returns the whole size of the frame that b begins with, or 0 when b is too short to tell. Frames that
-// nobody may send are refused here, before any memory is spent on them.
+// nobody may send are refused here, before any memory is spent on them. It needs the preamble alone, so a reader knows
+// how much to wait for.
 func FrameSize(b []byte) (int, error) {
 	if len(b) < FrameHead {
 		return 0, nil
 	}
+	// Each is bounded by itself first, so that the sum can't overflow.
 	h, d := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if h > MaxControl || d > MaxFrame || FrameHead+h+d > MaxFrame {
 		return 0, fmt.Errorf("%w: header of %d bytes, body of %d", ErrFrameTooLarge, h, d)
@@ -59,5 +63,6 @@ func ParseFrame(b []byte) (header, body []byte, n int, err error) {
 		return nil, nil, 0, err
 	}
 	h := FrameHead + int(binary.BigEndian.Uint64(b))
+	// Capacities end where the parts do: appending to one doesn't write over the next frame.
 	return b[FrameHead:h:h], b[h:n:n], n, nil
 }

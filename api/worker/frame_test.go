@@ -12,6 +12,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// TestFrame: a frame shows its size only once it is whole, keeps what follows it out, and is refused by size alone.
 func TestFrame(t *testing.T) {
 	b := worker.AppendFrame([]byte("before"), []byte("head"), []byte("body"))[6:]
 	for n := range len(b) {
@@ -39,6 +40,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
+// TestControl: everything that needs an escape is in the id, which also stands twice quoted in the connection info.
 func TestControl(t *testing.T) {
 	c := &worker.Control{
 		ID: `a"b\c` + "\n é", Codec: worker.Msgpack, RequestType: worker.ManyIn, ResponseType: worker.SingleOut,
@@ -73,6 +75,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// TestHandshake: keys come in any order, and strings with or without escapes.
 func TestHandshake(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"subject":"abc","stream_type":"response"}`:                        "abc",

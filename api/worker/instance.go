@@ -2,11 +2,11 @@ package worker
 
 import "strconv"
 
-// EndpointID names an endpoint of a component: the unit a model is served by.
+// EndpointID names an endpoint of a component: the unit a model is served by. It is comparable, and used as a key.
 type EndpointID struct {
-	Namespace string `json:"namespace"`
-	Component string `json:"component"`
-	Name      string `json:"name"`
+	Namespace string `json:"namespace"` // a deployment
+	Component string `json:"component"` // a kind of worker in it
+	Name      string `json:"name"`      // one of its functions, such as generate
 }
 
 // String returns namespace/component/name, which is also the path of the endpoint in discovery keys.
@@ -23,9 +23,9 @@ type Instance struct {
 	Namespace  string    `json:"namespace"`
 	Component  string    `json:"component"`
 	Endpoint   string    `json:"endpoint"`
-	InstanceID uint64    `json:"instance_id"`
-	Transport  Transport `json:"transport"`
-	DeviceType string    `json:"device_type,omitempty"`
+	InstanceID uint64    `json:"instance_id"`                   // unique in the cluster: the id of the worker's lease
+	Transport  Transport `json:"transport"`                     // where it takes requests
+	DeviceType string    `json:"device_type,omitempty"`         // of its accelerators; not looked at
 	CodecName  string    `json:"request_plane_codec,omitempty"` // "json", "msgpack"; empty is a JSON-only worker
 }
 
@@ -48,8 +48,8 @@ type ModelRecord struct {
 	Namespace  string `json:"namespace"`
 	Component  string `json:"component"`
 	Endpoint   string `json:"endpoint"`
-	InstanceID uint64 `json:"instance_id"`
-	Card       Card   `json:"card_json"`
+	InstanceID uint64 `json:"instance_id"`            // of the worker, which may serve several models
+	Card       Card   `json:"card_json"`              // what it says of the model
 	Suffix     string `json:"model_suffix,omitempty"` // set for LoRA adapters only
 }
 

@@ -13,13 +13,15 @@ func AppendItem(dst []byte, c Codec, it *Item) ([]byte, error) {
 	w.key(&m, "complete_final")
 	w.boolean(false)
 	w.closeMap(&m)
+	// Only a raw value that is no JSON can fail.
 	if w.err != nil {
 		return dst, w.err
 	}
 	return w.b, nil
 }
 
-// AppendFinal appends the body of the last data frame of a complete stream.
+// AppendFinal appends the body of the last data frame of a complete stream. A stream that ends without it has broken
+// off.
 func AppendFinal(dst []byte, c Codec) []byte {
 	w := writer{b: dst, codec: c}
 	m := w.openMap()
@@ -34,6 +36,7 @@ func (it *Item) writeAnnotated(w *writer) {
 	m := w.openMap()
 	if it.HasData {
 		w.key(&m, "data")
+		// Raw data is the client's format, otherwise it is an engine output.
 		if len(it.Raw) > 0 {
 			w.json(it.Raw)
 		} else {
@@ -53,11 +56,13 @@ func (it *Item) writeAnnotated(w *writer) {
 	w.closeMap(&m)
 }
 
-// write writes an output with the keys that workers always send, then the optional ones that are set.
+// write writes an output with the keys that workers always send, then the optional ones that are set. Null and absent
+// mean the same to readers; workers write nulls, so this does, too.
 func (o *Output) write(w *writer) {
 	m := w.openMap()
 	w.key(&m, "token_ids")
 	w.ids(o.TokenIDs)
+	// The engine's own texts of single tokens: a worker that detokenises nothing has none.
 	w.key(&m, "tokens")
 	w.null()
 	w.key(&m, "text")
@@ -66,6 +71,7 @@ func (o *Output) write(w *writer) {
 	} else {
 		w.null()
 	}
+	// Text, as opposed to embeddings and other modalities.
 	w.key(&m, "output_type")
 	w.str("text")
 	w.floatField(&m, "cum_log_probs", o.CumLogProb)
@@ -73,6 +79,7 @@ func (o *Output) write(w *writer) {
 	w.key(&m, "finish_reason")
 	o.writeFinish(w)
 	w.key(&m, "index")
+	// Workers with one choice write null for its index.
 	if o.Index == 0 {
 		w.null()
 	} else {
@@ -100,6 +107,7 @@ func (o *Output) writeLogProbs(w *writer, m *open) {
 		w.null()
 		return
 	}
+	// A list for each token, each with its alternatives.
 	a := w.openArray(len(o.TopLogProbs))
 	for _, at := range o.TopLogProbs {
 		w.elem(&a)
@@ -187,6 +195,7 @@ func (u *Usage) write(w *writer) {
 	if u.CachedTokens != nil {
 		w.key(&m, "prompt_tokens_details")
 		d := w.openMap()
+		// OpenAI's details have the key, and workers fill it with null.
 		w.key(&d, "audio_tokens")
 		w.null()
 		w.key(&d, "cached_tokens")

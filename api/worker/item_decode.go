@@ -14,9 +14,11 @@ func DecodeItem(c Codec, body []byte, it *Item) error { return decodeItem(c, bod
 // DecodeRawItem is DecodeItem for workers that answer in the client's own format: the data becomes it.Raw, as JSON.
 func DecodeRawItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, true) }
 
-// decodeItem reads the outer map of a data frame: the item and the end mark. A frame must have one of the two.
+// decodeItem reads the outer map of a data frame: the item and the end mark. A frame must have one of the two. After a
+// failure what it holds is of no use.
 func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
 	it.Reset()
+	// On the stack: a token costs no more than the memory of what it brings.
 	r := reader{b: body, codec: c}
 	said := false // the frame says anything at all
 	for s := r.openMap(); ; {
@@ -30,6 +32,7 @@ func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
 				said = true
 				it.readAnnotated(&r, raw)
 			}
+		// true stands alone in its frame; beside data it is false.
 		case "complete_final":
 			it.Final = r.boolean()
 			said = said || it.Final
@@ -70,6 +73,7 @@ func (it *Item) readAnnotated(r *reader, raw bool) {
 			r.skip()
 		}
 	}
+	// Older workers put the message into the comment, and no error object beside it.
 	if it.Err == nil && it.Event == "error" && r.err == nil {
 		it.Err = &Error{Class: "Internal", Reason: "runtime.unclassified", Message: strings.Join(it.Comment, ", ")}
 	}
@@ -83,6 +87,7 @@ func (it *Item) readData(r *reader, raw bool) {
 	case !raw:
 		it.HasData = true
 		it.Output.read(r)
+	// Copied: the item's memory is reused, the body's may be, too.
 	case r.codec == JSON:
 		it.HasData = true
 		it.Raw = append(it.Raw[:0], r.raw()...)
@@ -148,6 +153,7 @@ func (o *Output) readRare(r *reader, key []byte) {
 }
 
 // readFinish reads a finish reason in any of its forms: a name, {"error":message}, "error: message", or "error" alone.
+// Reasons nobody knows are an error: a choice that can't be said to have ended well must not look as if it had.
 func (o *Output) readFinish(r *reader) {
 	if r.peek() == kindMap {
 		o.FinishReason = FinishError
@@ -167,6 +173,7 @@ func (o *Output) readFinish(r *reader) {
 		o.FinishReason = FinishNone
 		return
 	}
+	// Compared as bytes: the names of reasons become constants and need no memory.
 	name := r.str()
 	switch string(name) {
 	case "stop":
@@ -200,6 +207,7 @@ func (r *reader) stopReason() StopReason {
 	case kindString:
 		return StopReason{Kind: StopString, Text: string(r.str())}
 	}
+	// Any other kind fails in uint32, with its place.
 	return StopReason{Kind: StopToken, ID: r.uint32()}
 }
 
@@ -225,12 +233,14 @@ func (r *reader) appendFloats(dst []float64) []float64 {
 	return dst
 }
 
-// topLogProbs appends one list of alternatives for each token to dst; a null appends none.
+// topLogProbs appends one list of alternatives for each token to dst; a null appends none. A token without alternatives
+// has a null in its place.
 func (r *reader) topLogProbs(dst [][]TopLogProb) [][]TopLogProb {
 	if r.null() {
 		return dst
 	}
 	for s := r.openArray(); r.elem(&s); {
+		// New for each token: consumers keep alternatives beyond the item, unlike ids.
 		var at []TopLogProb
 		if !r.null() {
 			for e := r.openArray(); r.elem(&e); {
@@ -322,7 +332,8 @@ func (r *reader) tokenCount() int {
 	return int(r.uint32())
 }
 
-// detail reads one count out of a map of details.
+// detail reads one count out of a map of details. Details that are null, or lack the count, are nil: nothing was
+// reported, which isn't a report of 0.
 func (r *reader) detail(name string) (v *int) {
 	if r.null() {
 		return nil

@@ -17,18 +17,19 @@ var errValue = errors.New("malformed value")
 type kind uint8
 
 const (
-	kindNull kind = iota
-	kindBool
-	kindInt
-	kindFloat
-	kindString
-	kindBytes // msgpack only
-	kindArray
-	kindMap
-	kindExt // msgpack only
-	kindBad
+	kindNull   kind = iota // JSON null, msgpack nil
+	kindBool               // true or false
+	kindInt                // an integer of at most 64 bits, with or without sign
+	kindFloat              // any other number
+	kindString             // text, not checked to be UTF-8
+	kindBytes              // msgpack only
+	kindArray              // entered with openArray
+	kindMap                // entered with openMap
+	kindExt                // msgpack only
+	kindBad                // no value: the end, an error, or a byte that begins none
 )
 
+// kindNames are indexed by kind.
 var kindNames = [...]string{
 	"null", "bool", "integer", "float", "string", "bytes", "array", "map", "extension", "no value",
 }
@@ -40,11 +41,11 @@ func (k kind) String() string { return kindNames[k] }
 // so the two agree by construction. The first error sticks: afterwards every method returns zero values and every
 // sequence is at its end, so callers look at err once.
 type reader struct {
-	b       []byte
-	i       int
-	codec   Codec
-	depth   int
-	err     error
+	b       []byte // the whole body
+	i       int    // index of the next byte
+	codec   Codec  // of the body
+	depth   int    // containers entered and not left
+	err     error  // the first failure
 	scratch []byte // unescaped JSON strings; valid until the next string
 }
 
@@ -54,7 +55,8 @@ type seq struct {
 	begun bool   // JSON: an entry has been read
 }
 
-// failf records an error with the place where it was found. Only the first counts: what follows it is noise.
+// failf records an error with the place where it was found. Only the first counts: what follows it is noise. The place
+// is a byte offset: bodies are for machines, and have no lines.
 func (r *reader) failf(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%w at byte %d: "+format, append([]any{errValue, r.i}, args...)...)
@@ -66,6 +68,7 @@ func (r *reader) mismatch(want string) { r.failf("%s where %s is expected", r.pe
 
 // finish reports the first error, or what follows the one value that a body holds.
 func (r *reader) finish() error {
+	// White space may follow the value in JSON; in msgpack every byte counts.
 	if r.err == nil && r.codec == JSON {
 		r.space()
 	}
@@ -101,7 +104,8 @@ func (r *reader) null() bool {
 	return true
 }
 
-// openMap enters a map. Its entries are read with key, which also leaves it.
+// openMap enters a map. Its entries are read with key, which also leaves it. After an error there is nothing to enter,
+// and key ends at once.
 func (r *reader) openMap() (s seq) {
 	if r.peek() != kindMap {
 		r.mismatch("a map")
@@ -112,6 +116,7 @@ func (r *reader) openMap() (s seq) {
 		r.i++
 		return s
 	}
+	// msgpack announces the number of entries, JSON shows the end.
 	s.left = r.mpMapLen()
 	return s
 }
@@ -138,7 +143,8 @@ func (r *reader) enter() {
 	}
 }
 
-// key reads the next key of a map; ok is false at the map's end. The key is valid until the next string is read.
+// key reads the next key of a map; ok is false at the map's end. The key is valid until the next string is read. Its
+// value has to be read, or skipped, before the next call.
 func (r *reader) key(s *seq) (key []byte, ok bool) {
 	if r.err != nil {
 		return nil, false
@@ -164,7 +170,8 @@ func (r *reader) key(s *seq) (key []byte, ok bool) {
 	return key, r.err == nil
 }
 
-// elem reports whether another element of an array follows.
+// elem reports whether another element of an array follows. The element has to be read, or skipped, before the next
+// call.
 func (r *reader) elem(s *seq) bool {
 	if r.err != nil {
 		return false
@@ -206,13 +213,14 @@ func (r *reader) boolean() bool {
 		return false
 	}
 	r.i++
+	// 0xc2 is false, 0xc3 true.
 	return r.b[r.i-1] == 0xc3
 }
 
 // integer is a number of up to 64 bits and its sign: neg with mag 0 doesn't occur.
 type integer struct {
-	mag uint64
-	neg bool
+	mag uint64 // absolute value
+	neg bool   // below zero
 }
 
 // integer reads a number that both codecs write without a fraction. A float is refused, even a whole one.
@@ -237,6 +245,7 @@ func (r *reader) uint(limit uint64) uint64 {
 	return n.mag
 }
 
+// uint32 and uint64 read unsigned integers of these widths.
 func (r *reader) uint32() uint32 { return uint32(r.uint(math.MaxUint32)) }
 func (r *reader) uint64() uint64 { return r.uint(math.MaxUint64) }
 
@@ -253,7 +262,8 @@ func (r *reader) int64() int64 {
 	return 0
 }
 
-// float reads any number. A null is NaN: encoders without NaN and infinities write null for them.
+// float reads any number. A null is NaN: encoders without NaN and infinities write null for them. Values too large for
+// a double become infinities.
 func (r *reader) float() float64 {
 	switch r.peek() {
 	case kindInt, kindFloat:
@@ -269,7 +279,8 @@ func (r *reader) float() float64 {
 	return 0
 }
 
-// skip passes over one value of any kind, checking that it is well formed.
+// skip passes over one value of any kind, checking that it is well formed. Unknown fields may hold anything, so it
+// recurses; enter bounds how deep.
 func (r *reader) skip() {
 	switch r.peek() {
 	case kindNull:
@@ -307,7 +318,8 @@ func (r *reader) skipString() {
 	r.mpString()
 }
 
-// raw returns the next value as JSON, nil for null. From a JSON body the result aliases the body.
+// raw returns the next value as JSON, nil for null. From a JSON body the result aliases the body. It is for values that
+// only pass through: whoever they are for decodes them.
 func (r *reader) raw() []byte {
 	if r.null() || r.err != nil {
 		return nil
@@ -318,8 +330,10 @@ func (r *reader) raw() []byte {
 		if r.skip(); r.err != nil {
 			return nil
 		}
+		// As it stands, its numbers and key order included, and without room to grow.
 		return r.b[start:r.i:r.i]
 	}
+	// Otherwise it is transcoded into memory of its own.
 	out := r.appendJSON(nil)
 	if r.err != nil {
 		return nil

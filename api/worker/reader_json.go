@@ -27,6 +27,7 @@ func (r *reader) jsonPeek() kind {
 	case c == 't', c == 'f':
 		return kindBool
 	case c == '-', c >= '0' && c <= '9':
+		// Looking costs a second pass over the digits, which are few.
 		if _, integral := r.jsonNumber(); integral {
 			return kindInt
 		}
@@ -35,7 +36,8 @@ func (r *reader) jsonPeek() kind {
 	return kindBad
 }
 
-// jsonNext moves to the next entry of a container that ends with the byte end.
+// jsonNext moves to the next entry of a container that ends with the byte end. It consumes the comma ahead of an entry,
+// or the end.
 func (r *reader) jsonNext(s *seq, end byte) bool {
 	r.space()
 	if r.i >= len(r.b) {
@@ -47,6 +49,7 @@ func (r *reader) jsonNext(s *seq, end byte) bool {
 		r.depth--
 		return false
 	}
+	// A comma stands ahead of every entry but the first. One before the end shows as a missing value.
 	if s.begun {
 		if r.b[r.i] != ',' {
 			r.failf("no comma between entries")
@@ -58,7 +61,8 @@ func (r *reader) jsonNext(s *seq, end byte) bool {
 	return true
 }
 
-// jsonRawString passes over a string and returns what stands between its quotes.
+// jsonRawString passes over a string and returns what stands between its quotes. It checks what RFC 8259 asks of
+// strings, UTF-8 excepted. raw aliases the body.
 func (r *reader) jsonRawString() (raw []byte, escaped bool) {
 	for i := r.i + 1; i < len(r.b); i++ {
 		switch c := r.b[i]; {
@@ -75,6 +79,7 @@ func (r *reader) jsonRawString() (raw []byte, escaped bool) {
 			}
 			escaped = true
 			i += n - 1
+		// RFC 8259 wants these escaped.
 		case c < 0x20:
 			r.i = i
 			r.failf("control character in a string")
@@ -90,6 +95,7 @@ func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
 	}
+	// A letter that stands for one character, or \u and four digits.
 	if b[1] != 'u' {
 		if strings.IndexByte(`"\/bfnrt`, b[1]) < 0 {
 			return 0
@@ -135,6 +141,7 @@ func (r *reader) jsonString() []byte {
 // appendUnescaped appends a string whose escapes are known to be well formed. A lone surrogate becomes U+FFFD.
 func appendUnescaped(dst, raw []byte) []byte {
 	for len(raw) > 0 {
+		// What lies between two escapes is copied in one piece.
 		i := bytes.IndexByte(raw, '\\')
 		if i < 0 {
 			return append(dst, raw...)
@@ -149,6 +156,7 @@ func appendUnescaped(dst, raw []byte) []byte {
 		}
 		v, _ := hex4(raw[2:])
 		raw = raw[6:]
+		// Characters beyond U+FFFF are written as two halves; the second is only taken when it fits the first.
 		if utf16.IsSurrogate(v) {
 			pair := rune(utf8.RuneError)
 			if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
@@ -182,8 +190,8 @@ func unescaped(c byte) byte {
 	return c
 }
 
-// jsonNumber returns the length of the number at the reader, 0 when it is malformed, and whether it is an integer of
-// at most 64 bits. Everything else is a float; so is "-0", whose sign an integer would lose.
+// jsonNumber returns the length of the number at the reader, 0 when it is malformed, and whether it is an integer of at
+// most 64 bits. Everything else is a float; so is "-0", whose sign an integer would lose. It consumes nothing.
 func (r *reader) jsonNumber() (n int, integral bool) {
 	b := r.rest()
 	i := 0
@@ -192,6 +200,7 @@ func (r *reader) jsonNumber() (n int, integral bool) {
 	}
 	start := i
 	i += digits(b[i:])
+	// RFC 8259 has no number without digits, and none with a leading zero.
 	if i == start || (b[start] == '0' && i-start > 1) {
 		return 0, false
 	}
@@ -214,9 +223,11 @@ func (r *reader) jsonNumber() (n int, integral bool) {
 		}
 		i += k
 	}
+	// A fraction or an exponent makes it a float, whatever its value.
 	if i != whole {
 		return i, false
 	}
+	// -0.
 	if start == 1 && b[1] == '0' {
 		return i, false
 	}
@@ -234,16 +245,19 @@ func digits(b []byte) (n int) {
 
 // parseMagnitude parses decimal digits; ok is false when the signed value doesn't fit 64 bits.
 func parseMagnitude(b []byte, neg bool) (v uint64, ok bool) {
+	// 2^64 has twenty digits.
 	if len(b) > 20 {
 		return 0, false
 	}
 	for _, c := range b {
 		d := uint64(c - '0')
+		// v*10+d would overflow.
 		if v > (1<<64-1-d)/10 {
 			return 0, false
 		}
 		v = v*10 + d
 	}
+	// Negative numbers go down to -2^63, whose magnitude is one more than the largest positive one's.
 	return v, !neg || v <= 1<<63
 }
 

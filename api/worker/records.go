@@ -17,7 +17,8 @@ const (
 	typeModel    = "Model"
 )
 
-// ParseInstance reads an Endpoint record. Unknown fields are ignored, nulls count as absent.
+// ParseInstance reads an Endpoint record. Unknown fields are ignored, nulls count as absent. Errors wrap one cause: the
+// record is of no use, whatever is wrong with it.
 func ParseInstance(value []byte) (*Instance, error) {
 	var raw struct {
 		Type string `json:"type"`
@@ -28,10 +29,12 @@ func ParseInstance(value []byte) (*Instance, error) {
 	}
 	in := &raw.Instance
 	switch {
+	// A record without a type is taken at its bucket's word.
 	case raw.Type != typeEndpoint && raw.Type != "":
 		return nil, fmt.Errorf("%w: type %q", errRecord, raw.Type)
 	case !in.ID().valid():
 		return nil, fmt.Errorf("%w: endpoint %q", errRecord, in.ID())
+	// Neither is a transport that only other frontends speak; both would leave the choice open.
 	case (in.Transport.NATS == "") == (in.Transport.TCP == ""):
 		return nil, fmt.Errorf("%w: instance %s has no transport known here", errRecord, in.Hex())
 	}
@@ -49,6 +52,7 @@ func ParseModel(value []byte) (*ModelRecord, error) {
 	}
 	m := &raw.ModelRecord
 	switch {
+	// As with instances.
 	case raw.Type != typeModel && raw.Type != "":
 		return nil, fmt.Errorf("%w: type %q", errRecord, raw.Type)
 	case !m.ID().valid():
@@ -87,12 +91,14 @@ func (m *ModelRecord) Path() string {
 	return p
 }
 
-// ParsePath splits a path inside the instance or model bucket.
+// ParsePath splits a path inside the instance or model bucket. It is the inverse of both Path methods.
 func ParsePath(path string) (id EndpointID, instance uint64, suffix string, err error) {
+	// What is beyond the fourth slash is the suffix, slashes included: adapters are named by people.
 	parts := strings.SplitN(path, "/", 5)
 	if len(parts) < 4 {
 		return id, 0, "", fmt.Errorf("%w: key %q", errRecord, path)
 	}
+	// Without a prefix and without padding, as Hex writes it; capitals are read as well.
 	instance, err = strconv.ParseUint(parts[3], 16, 64)
 	if err != nil {
 		return id, 0, "", fmt.Errorf("%w: key %q: %w", errRecord, path, err)
@@ -114,6 +120,7 @@ const (
 // good as dots. One part names a component, two a namespace and a component, and what is beyond three belongs to the
 // name, joined by underscores.
 func ParseEndpointID(s string) (EndpointID, error) {
+	// FieldsFunc drops empty parts, so that doubled separators don't matter.
 	rest := strings.TrimPrefix(s, "dyn://")
 	parts := strings.FieldsFunc(rest, func(c rune) bool { return c == '.' || c == '/' })
 	id := EndpointID{defaultNamespace, defaultComponent, defaultEndpoint}
@@ -135,4 +142,5 @@ func ParseEndpointID(s string) (EndpointID, error) {
 // URI returns the endpoint's text form, dyn://ns.comp.ep.
 func (e EndpointID) URI() string { return "dyn://" + e.Namespace + "." + e.Component + "." + e.Name }
 
+// valid reports whether all three parts are there.
 func (e EndpointID) valid() bool { return e.Namespace != "" && e.Component != "" && e.Name != "" }

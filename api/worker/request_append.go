@@ -3,10 +3,12 @@ package worker
 import "fmt"
 
 // Append appends the request as a body in the given codec: every key that workers always get, null where there is no
-// value, and of the optional ones those that are set.
+// value, and of the optional ones those that are set. It may be called any number of times, and from several
+// goroutines.
 func (q *Request) Append(dst []byte, c Codec) ([]byte, error) {
 	w := writer{b: dst, codec: c}
 	m := w.openMap()
+	// The keys stand in the order of the worker's own type; readers don't depend on it.
 	w.key(&m, "model")
 	w.str(q.Model)
 	w.key(&m, "token_ids")
@@ -32,6 +34,7 @@ func (q *Request) Append(dst []byte, c Codec) ([]byte, error) {
 	w.jsonField(&m, "router_config_override", q.RouterOverride)
 	q.writeOptional(&w, &m)
 	w.closeMap(&m)
+	// Only a raw value that is no JSON can fail; dst is then as it was.
 	if w.err != nil {
 		return dst, fmt.Errorf("encode worker request: %w", w.err)
 	}
@@ -73,6 +76,7 @@ func (s *StopConditions) write(w *writer) {
 	m := w.openMap()
 	w.u32Field(&m, "max_tokens", s.MaxTokens)
 	w.key(&m, "stop")
+	// An empty list is written as one: the client gave it.
 	if s.Stop == nil {
 		w.null()
 	} else {
@@ -97,6 +101,7 @@ func (s *SamplingOptions) write(w *writer) {
 	w.floatField(&m, "repetition_penalty", s.RepetitionPenalty)
 	w.floatField(&m, "temperature", s.Temperature)
 	w.floatField(&m, "top_p", s.TopP)
+	// Signed, unlike the other counts.
 	w.key(&m, "top_k")
 	if s.TopK == nil {
 		w.null()
@@ -120,6 +125,7 @@ func (s *SamplingOptions) write(w *writer) {
 // write writes the options, null for each that isn't set.
 func (o *OutputOptions) write(w *writer) {
 	m := w.openMap()
+	// Younger than the others, and unknown to workers that are older than it.
 	if o.NoStopTrim != nil {
 		w.boolField(&m, "no_stop_trim", o.NoStopTrim)
 	}
@@ -134,6 +140,7 @@ func (o *OutputOptions) write(w *writer) {
 // write writes the hints that are set. The map is there even when empty, as live requests have it.
 func (h *Routing) write(w *writer) {
 	m := w.openMap()
+	// Instance ids are integers of 64 bits in both codecs.
 	w.optU64(&m, "backend_instance_id", h.BackendInstanceID)
 	w.optU64(&m, "prefill_worker_id", h.PrefillWorkerID)
 	w.optU64(&m, "decode_worker_id", h.DecodeWorkerID)

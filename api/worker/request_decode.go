@@ -7,10 +7,11 @@ import (
 )
 
 // DecodeRequest reads a request body, as a worker does. Every field but token_ids has a default; unknown ones are
-// ignored. The raw JSON values of the result may alias body.
+// ignored. The raw JSON values of the result may alias body. It is used by simulated workers and by tests.
 func DecodeRequest(c Codec, body []byte) (*Request, error) {
 	r := reader{b: body, codec: c}
 	q := &Request{}
+	// Defaults are Go's zero values: nil for what may be absent.
 	seen := false
 	for s := r.openMap(); ; {
 		key, ok := r.key(&s)
@@ -31,7 +32,8 @@ func DecodeRequest(c Codec, body []byte) (*Request, error) {
 	return q, nil
 }
 
-// readField reads one of the fields that are always there and reports whether key names one.
+// readField reads one of the fields that are always there and reports whether key names one. The value must be read
+// when the result is true, and must not have been touched otherwise.
 func (q *Request) readField(r *reader, key []byte) bool {
 	switch string(key) {
 	case "model":
@@ -248,12 +250,14 @@ func (h *Routing) read(r *reader) {
 }
 
 // ids appends token ids to dst[:0]: an array of integers, or packed little-endian words of 32 bits. A null is nil.
+// Packed ids are a msgpack form that some workers ask for: four bytes each, without a header of their own.
 func (r *reader) ids(dst []uint32) []uint32 {
 	switch r.peek() {
 	case kindNull:
 		r.null()
 		return nil
 	case kindBytes:
+		// Checked before anything is read: half an id is a mistake of the sender's.
 		b := r.bytes()
 		if len(b)%4 != 0 {
 			r.failf("packed token ids of %d bytes", len(b))
@@ -267,6 +271,7 @@ func (r *reader) ids(dst []uint32) []uint32 {
 	}
 	dst = emptied(dst)
 	s := r.openArray()
+	// msgpack tells the number in advance, so one allocation is enough; JSON grows as it goes.
 	if r.codec == Msgpack && uint64(cap(dst)) < s.left {
 		dst = make([]uint32, 0, s.left) // bounded by the size of the body
 	}

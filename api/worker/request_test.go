@@ -8,6 +8,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// fullRequest has every field set, numbers at the ends of their ranges, and values that differ from each other.
 func fullRequest() *worker.Request {
 	return &worker.Request{
 		Model: "m/é", TokenIDs: []uint32{1, 300, 70000},
@@ -41,6 +42,7 @@ func fullRequest() *worker.Request {
 	}
 }
 
+// TestRequestRoundTrip appends behind what is there already, and reads the same request back in both codecs.
 func TestRequestRoundTrip(t *testing.T) {
 	for name, q := range map[string]*worker.Request{"full": fullRequest(), "empty": {}} {
 		for _, codec := range []worker.Codec{worker.JSON, worker.Msgpack} {
@@ -93,6 +95,7 @@ func TestRequestRefuses(t *testing.T) {
 	if err != nil || len(q.TokenIDs) != 1 {
 		t.Errorf("tolerable request: %v", err)
 	}
+	// A map of one entry whose value is eight packed bytes: two ids, little-endian.
 	packed := append([]byte("\x81\xa9token_ids\xc4\x08"), 1, 0, 0, 0, 0, 0, 1, 0)
 	if q, err := worker.DecodeRequest(worker.Msgpack, packed); err != nil || !cmp.Equal(q.TokenIDs, []uint32{1, 65536}) {
 		t.Errorf("packed ids: %v, %v", q, err)

@@ -9,7 +9,7 @@ import (
 )
 
 // AppendJSONAsMsgpack appends the one value that the JSON text holds as msgpack. Integers of 64 bits stay exact; other
-// numbers become floats of 64 bits.
+// numbers become floats of 64 bits. On failure dst comes back as it was.
 func AppendJSONAsMsgpack(dst, json []byte) ([]byte, error) {
 	r := reader{b: json, codec: JSON}
 	n := len(dst)
@@ -21,7 +21,8 @@ func AppendJSONAsMsgpack(dst, json []byte) ([]byte, error) {
 }
 
 // AppendMsgpackAsJSON appends the one value that the msgpack bytes hold as JSON. Integers of 64 bits stay exact, NaN,
-// infinities and extensions become null, packed bytes an array of numbers, integer keys their digits.
+// infinities and extensions become null, packed bytes an array of numbers, integer keys their digits. On failure dst
+// comes back as it was.
 func AppendMsgpackAsJSON(dst, msgpack []byte) ([]byte, error) {
 	r := reader{b: msgpack, codec: Msgpack}
 	n := len(dst)
@@ -32,20 +33,22 @@ func AppendMsgpackAsJSON(dst, msgpack []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// appendMsgpack appends the next value, whatever it is.
+// appendMsgpack appends the next value, whatever it is. Failures stay in the reader; what has been appended by then is
+// of no use.
 func (r *reader) appendMsgpack(dst []byte) []byte {
 	switch r.peek() {
 	case kindNull:
 		r.null()
-		return append(dst, 0xc0)
+		return append(dst, 0xc0) // nil
 	case kindBool:
 		if r.boolean() {
-			return append(dst, 0xc3)
+			return append(dst, 0xc3) // true
 		}
-		return append(dst, 0xc2)
+		return append(dst, 0xc2) // false
 	case kindInt:
 		n := r.integer()
 		if n.neg {
+			// Right for -2^63 as well, where the negation wraps twice.
 			return appendMsgpackInt(dst, -int64(n.mag))
 		}
 		return appendMsgpackUint(dst, n.mag)
@@ -54,6 +57,7 @@ func (r *reader) appendMsgpack(dst []byte) []byte {
 	case kindString:
 		return appendMsgpackString(dst, r.str())
 	case kindArray:
+		// JSON doesn't say how many entries follow: they are counted, and the header is filled in afterwards.
 		h := r.reserve(&dst)
 		n := 0
 		for s := r.openArray(); r.elem(&s); n++ {
@@ -81,11 +85,13 @@ func (r *reader) appendMsgpack(dst []byte) []byte {
 type head struct{ at, size int }
 
 // reserve makes room for a header that is wide enough whatever follows: an entry takes two bytes of JSON at least.
-// Widening a header later would move all of the content, once for every level of nesting.
+// Widening a header later would move all of the content, once for every level of nesting. Headers of 16 bits do for
+// nearly all bodies.
 func (r *reader) reserve(dst *[]byte) head {
 	h := head{at: len(*dst), size: 3}
+	// Fewer bytes than entries of 16 bits can count: three bytes of header are enough.
 	if len(r.b)-r.i > math.MaxUint16 {
-		h.size = 5
+		h.size = 5 // one byte, then a length of 32 bits
 	}
 	*dst = append(*dst, make([]byte, h.size)...)
 	return h
@@ -98,6 +104,7 @@ const smallContent = 256
 func (h head) fill(dst []byte, n int, short, long byte) []byte {
 	at := dst[h.at:]
 	switch content := at[h.size:]; {
+	// The content moves up to where the short header ends.
 	case n <= 15 && len(content) <= smallContent:
 		at[0] = short | byte(n)
 		copy(at[1:], content)
@@ -112,7 +119,8 @@ func (h head) fill(dst []byte, n int, short, long byte) []byte {
 	return dst
 }
 
-// appendMsgpackString appends a string; msgpack readers refuse strings that are not UTF-8.
+// appendMsgpackString appends a string; msgpack readers refuse strings that are not UTF-8. Only then is it copied once
+// more.
 func appendMsgpackString(dst, s []byte) []byte {
 	if !utf8.Valid(s) {
 		s = bytes.ToValidUTF8(s, []byte("\ufffd"))
@@ -120,7 +128,8 @@ func appendMsgpackString(dst, s []byte) []byte {
 	return append(appendMsgpackStringHead(dst, len(s)), s...)
 }
 
-// appendJSON appends the next value, whatever it is, without spaces.
+// appendJSON appends the next value, whatever it is, without spaces. From JSON it normalises: white space goes, numbers
+// and strings are written anew. Failures stay in the reader.
 func (r *reader) appendJSON(dst []byte) []byte {
 	switch r.peek() {
 	case kindNull:
@@ -140,6 +149,7 @@ func (r *reader) appendJSON(dst []byte) []byte {
 		return appendJSONString(dst, r.str())
 	case kindBytes:
 		return appendJSONBytes(dst, r.bytes())
+	// Timestamps and the like: no worker sends them, and JSON has no form for them.
 	case kindExt:
 		r.mpOpaque()
 		return append(dst, "null"...)

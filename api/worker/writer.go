@@ -7,11 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// writer appends values of a body in one of the codecs, without reflection.
+// writer appends values of a body in one of the codecs, without reflection. Nothing checks that calls make a value: its
+// users are few, and tests read back what they write.
 type writer struct {
-	b     []byte
-	codec Codec
-	err   error
+	b     []byte // what has been written, dst included
+	codec Codec  // of everything that is written
+	err   error  // of the first raw value that was no JSON
 }
 
 // open is the state of one map or array being written.
@@ -27,20 +28,24 @@ func (w *writer) openMap() open {
 	if w.codec == JSON {
 		w.b = append(w.b, '{')
 	} else {
+		// fixmap without entries.
 		w.b = append(w.b, 0x80)
 	}
 	return o
 }
 
 // closeMap ends a map. Maps of more than 15 entries need a longer msgpack header, for which their content moves; the
-// maps written here are rarely that large.
+// maps written here are rarely that large. The 65535 entries that the longer header can count are beyond any map
+// written here.
 func (w *writer) closeMap(o *open) {
 	switch {
 	case w.codec == JSON:
 		w.b = append(w.b, '}')
 	case o.n <= 15:
+		// The number goes into the low four bits.
 		w.b[o.at] |= byte(o.n)
 	default:
+		// map 16: two bytes more ahead of the content.
 		w.b = append(w.b, 0, 0)
 		copy(w.b[o.at+3:], w.b[o.at+1:len(w.b)-2])
 		w.b[o.at] = 0xde
@@ -62,7 +67,8 @@ func (w *writer) key(o *open, name string) {
 	o.n++
 }
 
-// openArray begins an array of n elements.
+// openArray begins an array of n elements. Unlike a map's, the number of its elements is known, so that its header
+// never moves.
 func (w *writer) openArray(n int) open {
 	o := open{at: len(w.b)}
 	if w.codec == JSON {
@@ -93,6 +99,7 @@ func (w *writer) null() {
 	if w.codec == JSON {
 		w.b = append(w.b, "null"...)
 	} else {
+		// nil.
 		w.b = append(w.b, 0xc0)
 	}
 }
@@ -136,7 +143,7 @@ func (w *writer) float(v float64) {
 	}
 }
 
-// str writes a string.
+// str writes a string. In msgpack it is written as it is: strings come from decoded requests, which are UTF-8.
 func (w *writer) str(s string) {
 	if w.codec == JSON {
 		w.b = appendJSONString(w.b, s)
@@ -155,6 +162,7 @@ func (w *writer) json(raw []byte) {
 		w.b = append(w.b, raw...)
 		return
 	}
+	// A null keeps the map whole; the error is returned in the end, and the body never used.
 	b, err := AppendJSONAsMsgpack(w.b, raw)
 	if err != nil {
 		if w.err == nil {
@@ -197,6 +205,7 @@ func (w *writer) strs(list []string) {
 
 // The following write a field that is null when nil.
 
+// u32Field writes an unsigned integer of 32 bits.
 func (w *writer) u32Field(o *open, name string, v *uint32) {
 	w.key(o, name)
 	if v == nil {
@@ -206,6 +215,7 @@ func (w *writer) u32Field(o *open, name string, v *uint32) {
 	w.uint(uint64(*v))
 }
 
+// u8Field writes an unsigned integer of 8 bits.
 func (w *writer) u8Field(o *open, name string, v *uint8) {
 	w.key(o, name)
 	if v == nil {
@@ -215,6 +225,7 @@ func (w *writer) u8Field(o *open, name string, v *uint8) {
 	w.uint(uint64(*v))
 }
 
+// boolField writes true or false.
 func (w *writer) boolField(o *open, name string, v *bool) {
 	w.key(o, name)
 	if v == nil {
@@ -224,6 +235,7 @@ func (w *writer) boolField(o *open, name string, v *bool) {
 	w.boolean(*v)
 }
 
+// floatField writes a number, as a float even when it is whole.
 func (w *writer) floatField(o *open, name string, v *float64) {
 	w.key(o, name)
 	if v == nil {
@@ -233,6 +245,7 @@ func (w *writer) floatField(o *open, name string, v *float64) {
 	w.float(*v)
 }
 
+// idsField writes token ids; an empty list isn't null.
 func (w *writer) idsField(o *open, name string, v []uint32) {
 	w.key(o, name)
 	if v == nil {
@@ -293,24 +306,24 @@ func appendMsgpackHead(b []byte, n int, short byte, limit int, long byte) []byte
 // appendMsgpackStringHead appends a string's header. Strings have a form of 8 bits that arrays and maps lack.
 func appendMsgpackStringHead(b []byte, n int) []byte {
 	if n > 31 && n <= math.MaxUint8 {
-		return append(b, 0xd9, byte(n))
+		return append(b, 0xd9, byte(n)) // str 8
 	}
-	return appendMsgpackHead(b, n, 0xa0, 31, 0xda)
+	return appendMsgpackHead(b, n, 0xa0, 31, 0xda) // fixstr, str 16, str 32
 }
 
 // appendMsgpackUint appends an integer in its shortest form, as workers' own encoders do.
 func appendMsgpackUint(b []byte, v uint64) []byte {
 	switch {
 	case v < 0x80:
-		return append(b, byte(v))
+		return append(b, byte(v)) // positive fixint
 	case v <= math.MaxUint8:
-		return append(b, 0xcc, byte(v))
+		return append(b, 0xcc, byte(v)) // uint 8
 	case v <= math.MaxUint16:
-		return append(b, 0xcd, byte(v>>8), byte(v))
+		return append(b, 0xcd, byte(v>>8), byte(v)) // uint 16
 	case v <= math.MaxUint32:
-		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(v))
+		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(v)) // uint 32
 	}
-	return binary.BigEndian.AppendUint64(append(b, 0xcf), v)
+	return binary.BigEndian.AppendUint64(append(b, 0xcf), v) // uint 64
 }
 
 // appendMsgpackInt appends a signed integer in its shortest form; positive ones take the unsigned forms.
@@ -319,23 +332,23 @@ func appendMsgpackInt(b []byte, v int64) []byte {
 	case v >= 0:
 		return appendMsgpackUint(b, uint64(v))
 	case v >= -32:
-		return append(b, byte(v))
+		return append(b, byte(v)) // negative fixint
 	case v >= math.MinInt8:
-		return append(b, 0xd0, byte(v))
+		return append(b, 0xd0, byte(v)) // int 8
 	case v >= math.MinInt16:
-		return append(b, 0xd1, byte(v>>8), byte(v))
+		return append(b, 0xd1, byte(v>>8), byte(v)) // int 16
 	case v >= math.MinInt32:
-		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(v))
+		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(v)) // int 32
 	}
-	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v))
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v)) // int 64
 }
 
 // appendMsgpackFloat takes the short form when it loses nothing. NaN keeps the long one.
 func appendMsgpackFloat(b []byte, v float64) []byte {
 	if f := float32(v); float64(f) == v {
-		return binary.BigEndian.AppendUint32(append(b, 0xca), math.Float32bits(f))
+		return binary.BigEndian.AppendUint32(append(b, 0xca), math.Float32bits(f)) // float 32
 	}
-	return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(v))
+	return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(v)) // float 64
 }
 
 // appendJSONFloat keeps the mark of a float on whole numbers, so that a value's kind survives. JSON has no NaN and no
@@ -344,6 +357,7 @@ func appendJSONFloat(b []byte, v float64) []byte {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return append(b, "null"...)
 	}
+	// The thresholds are those of JavaScript and of encoding/json: exponents only where digits would be many.
 	format := byte('f')
 	if a := math.Abs(v); a != 0 && (a < 1e-6 || a >= 1e21) {
 		format = 'e'
@@ -358,9 +372,11 @@ func appendJSONFloat(b []byte, v float64) []byte {
 	return append(b, ".0"...)
 }
 
+// hexDigits are the digits of \u escapes.
 const hexDigits = "0123456789abcdef"
 
-// appendJSONString appends s quoted. Bytes that are not UTF-8 become U+FFFD.
+// appendJSONString appends s quoted. Bytes that are not UTF-8 become U+FFFD. Runs of plain characters are copied in one
+// piece.
 func appendJSONString[T string | []byte](b []byte, s T) []byte {
 	b = append(b, '"')
 	start := 0

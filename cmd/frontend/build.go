@@ -42,27 +42,29 @@ import (
 
 // app is the object graph: the only place where constructors of different areas meet.
 type app struct {
-	cfg *config.Config
-	log *slog.Logger
+	cfg *config.Config // only read
+	log *slog.Logger   // parts get it with a target
 
-	registry *prometheus.Registry
-	tracing  *observe.Tracing
-	gate     *native.Gate
-	pools    *executor.Registry
-	store    *discovery.Store
-	catalog  *catalog.Catalog
-	server   *server.Server
+	registry *prometheus.Registry // all metrics
+	tracing  *observe.Tracing     // exports nothing unless configured
+	gate     *native.Gate         // bounds native calls of all models together
+	pools    *executor.Registry   // one pool for each tokenizer
+	store    *discovery.Store     // what discovery knows
+	catalog  *catalog.Catalog     // what can be served
+	server   *server.Server       // nil until everything else is there
 
 	parts   *lifecycle.Group // what must not fail while the server runs; ends when one does
 	closers []closer         // called in reverse
 }
 
-// closer releases one part, within the bounds of ctx.
+// closer releases one part, within the bounds of ctx. It is called once.
 type closer func(ctx context.Context) error
 
 // build makes everything and starts what runs beside the HTTP server. On failure what was made is released.
 func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, err error) {
+	// The signal that ends ctx must not end the parts: they are stopped in order, by close.
 	background := context.WithoutCancel(ctx)
+	// Half an app can be closed: closers holds what has been made so far, and nothing else.
 	a = &app{cfg: cfg, log: log, registry: observe.NewRegistry(), parts: lifecycle.New(background)}
 	defer func() {
 		if err != nil {
@@ -70,14 +72,18 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 			a = nil
 		}
 	}()
+	// First made, last released: every part may still end a span.
 	if err = a.startTracing(background); err != nil {
 		return a, err
 	}
+	// Calls into native code take a thread each, so all models share one bound.
 	a.gate = native.NewGate(atLeastOne(cfg.Text.NativeCalls))
+	// Tokenizers of models that come and go take their pool from here and give it back.
 	a.pools = executor.NewRegistry(executor.Options{
 		Workers: cfg.Text.Workers, Queue: cfg.Text.Queue, Gate: a.gate, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.pools.Close() })
 
+	// With --embedded, what stands in for a cluster is there before anything looks for it.
 	var embedded *embedded
 	if cfg.Embedded {
 		if embedded, err = a.startEmbedded(); err != nil {
@@ -89,19 +95,24 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 		return a, err
 	}
 	a.store = discovery.NewStore(source, discovery.Options{Log: a.target("discovery"), Registerer: a.registry})
+	// Discovery runs before the catalog watches it. The catalog closes the models when it ends.
 	a.run("discovery", a.store.Run)
+	// Loading begins as soon as a worker is seen, and ends beside requests for other models.
 	a.catalog = catalog.New(a.catalogOptions())
 	a.run("catalog", a.catalog.Run)
 
+	// The way to the workers is there before the first worker can show up and be sent anything.
 	dispatcher, err := a.dispatcher(background, embedded)
 	if err != nil {
 		return a, err
 	}
 	if embedded != nil {
+		// Last of all: the moment its card is published, the catalog may load it and requests may come.
 		if err = embedded.startWorker(a); err != nil {
 			return a, err
 		}
 	}
+	// It is only made here; run lets it serve.
 	a.server, err = a.newServer(dispatcher)
 	return a, err
 }
@@ -109,14 +120,17 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 // target returns a logger whose level can be set on its own.
 func (a *app) target(name string) *slog.Logger { return a.log.With(observe.Target, name) }
 
+// onClose adds a part to what close releases, ahead of all that was added before.
 func (a *app) onClose(c closer) { a.closers = append(a.closers, c) }
 
 // run starts a part. It is stopped, and waited for, when its turn comes in close; a failure before that stops the
-// server.
+// server. The name stands in the log when it fails.
 func (a *app) run(name string, f func(ctx context.Context) error) {
+	// Each part has a group of its own, so that it can be stopped in its turn; parts only watches it.
 	g := lifecycle.New(a.parts.Context())
 	a.onClose(func(context.Context) error { return g.Stop() })
 	g.Go(name, f)
+	// A part that ends by itself, without a failure, ends quietly; its cause is then the group's end.
 	a.parts.Go(name, func(ctx context.Context) error {
 		select {
 		case <-g.Context().Done():
@@ -127,10 +141,10 @@ func (a *app) run(name string, f func(ctx context.Context) error) {
 	})
 }
 
-// failed is closed when a part has failed.
+// failed is closed when a part has failed. It never closes while all is well.
 func (a *app) failed() <-chan struct{} { return a.parts.Context().Done() }
 
-// cause is the failure of a part, or nil.
+// cause is the failure of a part, or nil. Parts that were stopped have been cancelled, which is no failure.
 func (a *app) cause() error {
 	if err := context.Cause(a.parts.Context()); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -141,10 +155,13 @@ func (a *app) cause() error {
 // closeTimeout bounds the release of everything together.
 const closeTimeout = 10 * time.Second
 
+// close releases the parts, the last made first. It is called once.
 func (a *app) close(ctx context.Context) error {
+	// Closers that don't look at ctx have bounds of their own.
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	var errs []error
+	// One that fails doesn't keep the others from being released; all share the time.
 	for i := len(a.closers) - 1; i >= 0; i-- {
 		errs = append(errs, a.closers[i](ctx))
 	}
@@ -152,6 +169,7 @@ func (a *app) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// startTracing prepares spans. A collector that is away doesn't keep the server from starting.
 func (a *app) startTracing(ctx context.Context) error {
 	t := a.cfg.Trace
 	tracing, err := observe.StartTracing(ctx, observe.TraceOptions{
@@ -166,7 +184,8 @@ func (a *app) startTracing(ctx context.Context) error {
 	return nil
 }
 
-// source is where workers are found.
+// source is where workers are found. Nothing is connected here: a backend that is away is the source's own business,
+// once it runs.
 func (a *app) source(e *embedded) (router.Source, error) {
 	d, log := a.cfg.Discovery, a.target("discovery")
 	switch {
@@ -178,6 +197,7 @@ func (a *app) source(e *embedded) (router.Source, error) {
 	case d.Backend == "file":
 		return file.New(file.Options{Root: d.FileKV, Log: log}), nil
 	}
+	// Operators turn pings off with 0, options with a negative number.
 	keepalive := d.Etcd.KeepAliveInterval
 	if keepalive == 0 {
 		keepalive = -1 // the option's zero is its default
@@ -189,6 +209,7 @@ func (a *app) source(e *embedded) (router.Source, error) {
 	})
 }
 
+// catalogOptions joins the catalog to discovery and to the way models are loaded.
 func (a *app) catalogOptions() catalog.Options {
 	m := a.cfg.Models
 	return catalog.Options{
@@ -200,7 +221,7 @@ func (a *app) catalogOptions() catalog.Options {
 }
 
 // loadText builds a model's way from text to tokens and back. A template or tokenizer that doesn't work shows here, and
-// not with the first request.
+// not with the first request. It runs beside the requests, on a loader of the catalog's, for several models at a time.
 func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.Text, error) {
 	log := a.target("models")
 	files, err := modelcard.Open(ctx, &rec.Card, modelcard.Options{
@@ -208,36 +229,46 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	if err != nil {
 		return nil, err
 	}
+	// The operator's choice goes before the card's.
 	backend := a.cfg.Text.TokenizerBackend
 	if backend == tokenizer.Auto && rec.Card.RuntimeConfig.TokenizerBackend == "default" {
 		backend = tokenizer.Tokenizers // the card asks for the reference
 	}
+	// The name shows in metrics and in the log; models that share it share those, too.
 	options := tokenizer.Options{Backend: backend, Name: rec.Card.DisplayName, Registry: a.pools, Log: log}
+	// tiktoken reads its settings from files beside the vocabulary, so it needs the path.
 	if files.TokenizerKind == worker.KindTiktoken {
 		options.Tiktoken = files.TokenizerPath
 	} else {
 		options.JSON = files.Tokenizer
 	}
+	// This is what takes long: ctx bounds it, as the catalog's loaders want it.
 	tok, err := tokenizer.Load(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
+	// From here on the tokenizer is open: every way out closes it or hands it on.
 	text := &catalog.Text{Tokenizer: tok, EOS: files.EOS, Close: tok.Close}
+	// A base model: completions only.
 	if files.TemplateDefault == "" && files.TemplateToolUse == "" {
 		return text, nil
 	}
+	// Probes are rendered now, so that a broken template keeps the model from being served at all.
 	renderer, err := chattmpl.New(chattmpl.Options{
 		Default: files.TemplateDefault, ToolUse: files.TemplateToolUse, SpecialTokens: files.SpecialTokens,
 		Gate: a.gate, Timeout: a.cfg.Text.TemplateTimeout, Log: log})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("chat template: %w", err), tok.Close())
 	}
+	// Completions don't need it; chat does.
 	text.Renderer = renderer
+	// Whoever makes the text hands both over to the catalog.
 	text.Close = func() error { return errors.Join(renderer.Close(), tok.Close()) }
 	return text, nil
 }
 
-// dispatcher joins the ways to the workers and back.
+// dispatcher joins the ways to the workers and back. The listener, the planes and the table of workers are closed after
+// the server, in the reverse of this order.
 func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, error) {
 	choose, err := policy.New(a.cfg.Router.Mode)
 	if err != nil {
@@ -247,6 +278,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if host == "" && e != nil {
 		host = "127.0.0.1" // the only worker is in this process
 	}
+	// Planes, listener and dispatcher are one part of the program to whoever sets log levels.
 	log := a.target("router")
 	home, err := callhome.Listen(callhome.Options{
 		Host: host, Port: a.cfg.CallHome.Port, AdvertiseHost: a.cfg.CallHome.AdvertiseHost,
@@ -254,8 +286,10 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if err != nil {
 		return nil, err
 	}
+	// The port is bound already: requests carry its address, and workers may dial from now on.
 	a.run("call-home", home.Run)
 
+	// Both planes are always there: each worker's record says which one it listens on.
 	tcpPlane := tcp.New(tcp.Options{
 		PoolSize: a.cfg.TCP.PoolSize, ConnectTimeout: a.cfg.TCP.ConnectTimeout, AckTimeout: a.cfg.TCP.RequestTimeout,
 		MaxMessage: a.cfg.TCP.MaxMessageSize, Log: log})
@@ -270,19 +304,23 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if quarantine == 0 {
 		quarantine = -1 // the option's zero is its default
 	}
+	// A dispatcher starts nothing: it works on its callers' goroutines.
 	d := dispatch.New(dispatch.Options{
 		Snapshots: a.store.Snapshot, Policy: choose, NATS: natsPlane, TCP: tcpPlane, CallHome: home,
 		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, StreamTimeout: a.cfg.HTTP.StreamTimeout,
 		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, Registerer: a.registry, Log: log,
 	})
+	// Requests that wait for a worker that has gone fail at once.
 	cancel := a.store.Watch(func(*router.Snapshot) { d.Refresh() })
 	a.onClose(func(context.Context) error { cancel(); return nil })
 	return d, nil
 }
 
-// natsPlane connects when the first request needs it, or at once when NATS is the default plane.
+// natsPlane connects when the first request needs it, or at once when NATS is the default plane. A server without NATS
+// at all is the rule where workers speak TCP, so an absent one is no failure by itself.
 func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*nats.Plane, error) {
 	n := a.cfg.NATS
+	// Files are read now: a wrong path is a failure of the start.
 	tlsConfig, err := n.TLS.Config()
 	if err != nil {
 		return nil, fmt.Errorf("NATS: %w", err)
@@ -291,14 +329,17 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 		URL: n.URL, Username: n.Username, Password: n.Password, Token: n.Token, NKeySeed: n.NKey,
 		CredentialsFile: n.CredentialsFile, TLS: tlsConfig, RequestTimeout: n.RequestTimeout, Log: log}
 	if e != nil {
+		// The connection was made in the process and belongs to it.
 		o.URL, o.Conn = "", e.frontend
 	}
+	// Nothing is connected yet.
 	p, err := nats.New(o)
 	if err != nil {
 		return nil, fmt.Errorf("NATS: %w", err)
 	}
 	if e == nil && a.cfg.Plane.Default == "nats" {
 		a.run("nats connection", func(ctx context.Context) error {
+			// In the background, as one of the parts: the port is open meanwhile, and reports itself as not ready.
 			connect, cancel := context.WithTimeout(ctx, n.ConnectTimeout)
 			defer cancel()
 			if err := p.Connect(connect); err != nil && ctx.Err() == nil {
@@ -311,6 +352,7 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 	return p, nil
 }
 
+// newServer makes the HTTP surface over everything else.
 func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 	var tracer trace.Tracer // nil when nothing is exported: spans that nobody sees still cost
 	if a.tracing.Exporting() {
@@ -319,17 +361,21 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 	h := a.cfg.HTTP
 	stream := sse.Options{
 		Heartbeat: h.KeepAlive, WriteTimeout: h.WriteTimeout, HoldBack: h.HoldBack, HoldBackUnit: holdBackUnit}
+	// 0 is none to an operator, and the default to the options.
 	if stream.WriteTimeout == 0 {
 		stream.WriteTimeout = noLimit
 	}
+	// The same document that clients are generated from.
 	document, err := api.OpenAPI()
 	if err != nil {
 		return nil, err
 	}
 	return server.New(server.Options{
 		Pipeline: pipeline.New(pipeline.Options{
-			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline")}),
-		Catalog:   a.catalog,
+			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"),
+			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
+		Catalog: a.catalog,
+		// From discovery itself: the health report shows workers before their model is loaded.
 		Instances: func() []*worker.Instance { return instances(a.store.Snapshot()) },
 		Paths: server.Paths{
 			Chat: h.Paths.Chat, Completions: h.Paths.Completions, Models: h.Paths.Models,
@@ -342,6 +388,7 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 		ForceUsage:     h.ForceIncludeUsage,
 		Stream:         stream,
 		Tracer:         tracer, Registerer: a.registry,
+		// Renamed on the way out: inside, every metric has its usual name.
 		Gatherer: observe.WithPrefix(a.registry, "dynamo_frontend", a.cfg.Metrics.Prefix),
 		Log:      a.target("http"),
 	})
@@ -351,9 +398,10 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 const noLimit = 24 * time.Hour
 
 // holdBackUnit is what each open stream adds to the hold-back: with few streams nothing waits, with a hundred a burst
-// is gathered for its full time.
+// is gathered for its full time. The full time is the setting's.
 const holdBackUnit = 50 * time.Microsecond
 
+// instances lists all endpoints' instances for the health report, in any order.
 func instances(s *router.Snapshot) (out []*worker.Instance) {
 	for _, at := range s.Instances {
 		out = append(out, at...)
@@ -361,6 +409,7 @@ func instances(s *router.Snapshot) (out []*worker.Instance) {
 	return out
 }
 
+// withTLS puts TLS around a listener, unless none is configured.
 func withTLS(l net.Listener, c *tls.Config) net.Listener {
 	if c == nil {
 		return l
@@ -368,6 +417,7 @@ func withTLS(l net.Listener, c *tls.Config) net.Listener {
 	return tls.NewListener(l, c)
 }
 
+// atLeastOne is n, or one for each core when n is 0.
 func atLeastOne(n int) int {
 	if n > 0 {
 		return n

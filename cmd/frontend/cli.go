@@ -17,27 +17,31 @@ import (
 
 // Exit codes.
 const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
+	exitOK      = 0 // a clean stop
+	exitFailure = 1 // something failed
+	exitUsage   = 2 // a wrong command line, variable or file
 )
 
-// program is the command with what it does and where it prints.
+// program is the command with what it does and where it prints. Tests put others in the place of serve and render.
 type program struct {
-	serve  func(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error
+	serve func(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error // until ctx ends
+	// render is the sub-command; it returns the exit code.
 	render func(args []string, stdout, stderr io.Writer) int
 
 	stdout, stderr io.Writer
 }
 
-// main runs the command and returns its exit code.
+// main runs the command and returns its exit code. It is a method, and not main itself, so that tests can run it with
+// arguments, environment and output of their own.
 func (p *program) main(args, environ []string) int {
+	// The only sub-command has flags of its own and reads no environment.
 	if len(args) > 0 && args[0] == "render" {
 		return p.render(args[1:], p.stdout, p.stderr)
 	}
 	// Everything the outside says is read here, once; from here on it is plain fields.
 	cfg, warnings, err := config.Load(args, environ, os.ReadFile)
 	switch {
+	// Help was asked for, so it is the output and not a complaint.
 	case errors.Is(err, config.ErrHelp):
 		writeHelp(p.stdout)
 		return exitOK
@@ -50,8 +54,10 @@ func (p *program) main(args, environ []string) int {
 			strings.ReplaceAll(err.Error(), "\n", "\n  "))
 		return exitUsage
 	}
+	// Standard output is for the ready line; everything else goes to standard error.
 	log := observe.NewLogger(p.stderr, observe.LogOptions{
 		Level: cfg.Log.Levels.Default, Targets: cfg.Log.Levels.Targets, JSON: cfg.Log.Format == "json"})
+	// Warnings come first in the log: they explain much of what may follow.
 	for _, w := range warnings {
 		log.Warn("configuration warning", "setting", w.Key, "note", w.Message)
 	}
@@ -75,6 +81,7 @@ func (p *program) start(cfg *config.Config, log *slog.Logger) error {
 		}
 	}
 	raiseOpenFiles(cfg.OpenFiles, log)
+	// The one context of the process that nothing is above of.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	// The default action comes back with the first signal.
@@ -82,10 +89,12 @@ func (p *program) start(cfg *config.Config, log *slog.Logger) error {
 	return p.serve(ctx, cfg, log, p.stdout)
 }
 
-// fewOpenFiles is the limit below which a busy server is likely to run out: two a stream.
+// fewOpenFiles is the limit below which a busy server is likely to run out: two a stream. It costs nothing to be told
+// at the start; at the limit, connections are refused without a word.
 const fewOpenFiles = 4096
 
-// raiseOpenFiles raises the limit of open files to want, or to all that the system grants when want is 0.
+// raiseOpenFiles raises the limit of open files to want, or to all that the system grants when want is 0. It changes
+// the whole process, and is called once, before anything is opened.
 func raiseOpenFiles(want uint64, log *slog.Logger) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -96,6 +105,7 @@ func raiseOpenFiles(want uint64, log *slog.Logger) {
 	// when there is little.
 	raised := limit
 	switch {
+	// All there is.
 	case want == 0:
 		raised.Cur = limit.Max
 	case want > limit.Max: // privileged processes may raise both

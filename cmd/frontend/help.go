@@ -7,7 +7,8 @@ import (
 	"github.com/portico-llm/portico/internal/config"
 )
 
-// writeHelp prints all there is to say about the command line.
+// writeHelp prints all there is to say about the command line. The settings themselves come from the configuration's
+// own table, so the two can't differ.
 func writeHelp(w io.Writer) {
 	fmt.Fprint(w, `Portico: an OpenAI-compatible frontend for NVIDIA Dynamo workers.
 

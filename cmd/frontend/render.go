@@ -27,6 +27,7 @@ import (
 	"github.com/portico-llm/portico/internal/server/validate"
 )
 
+// renderUsage is the text of render --help, above the flags.
 const renderUsage = `Usage:
   frontend render --model-path DIR --request FILE     the prompt and token ids of a chat request
   frontend render --template FILE --arguments FILE    a template with raw variables; token ids too with --model-path
@@ -40,18 +41,20 @@ Flags:
 // renderTimeout bounds a render: a template that takes longer doesn't work.
 const renderTimeout = 30 * time.Second
 
+// renderFlags are the sub-command's flags; files may be - for standard input.
 type renderFlags struct {
-	modelPath, request, template, arguments string
-	now                                     time.Time
+	modelPath, request, template, arguments string    // paths; empty: not given
+	now                                     time.Time // what a template takes as now
 }
 
 // rendered is what the sub-command prints.
 type rendered struct {
-	Prompt   string            `json:"prompt"`
-	TokenIDs []prepost.TokenID `json:"token_ids,omitempty"`
+	Prompt   string            `json:"prompt"`              // as the template wrote it
+	TokenIDs []prepost.TokenID `json:"token_ids,omitempty"` // none without a tokenizer
 }
 
-// runRender prints what a model's chat template and tokenizer make of a request, along the server's own path.
+// runRender prints what a model's chat template and tokenizer make of a request, along the server's own path. It
+// returns the exit code: 0, 1 for a request that can't be rendered, 2 for wrong flags.
 func runRender(args []string, stdout, stderr io.Writer) int {
 	flags, err := parseRender(args, stderr)
 	switch {
@@ -61,6 +64,7 @@ func runRender(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "frontend render: %v\n", err)
 		return 2
 	}
+	// Loading the model takes its time, too.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*renderTimeout)
 	defer cancel()
 	render := renderRequest
@@ -69,8 +73,10 @@ func runRender(args []string, stdout, stderr io.Writer) int {
 	}
 	result, err := render(ctx, flags)
 	out := json.NewEncoder(stdout)
+	// Prompts are full of angle brackets, which nobody wants to read as escapes.
 	out.SetEscapeHTML(false)
 	if err != nil {
+		// Failures are output as well: scripts compare them.
 		if err := out.Encode(map[string]string{"error": renderError(err)}); err != nil {
 			fmt.Fprintf(stderr, "frontend render: %v\n", err)
 		}
@@ -84,7 +90,7 @@ func runRender(args []string, stdout, stderr io.Writer) int {
 }
 
 // renderError is the public message of a failed request, as the server answers with it; a template's own message when
-// it raised one.
+// it raised one. Anything else is a failure of files or of the command itself, and is shown whole.
 func renderError(err error) string {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f.Message
@@ -95,6 +101,8 @@ func renderError(err error) string {
 	return err.Error()
 }
 
+// parseRender reads the flags and refuses combinations without a meaning. Help was asked for when the error is
+// flag.ErrHelp, and has been printed.
 func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	var f renderFlags
 	set := flag.NewFlagSet("render", flag.ContinueOnError)
@@ -104,6 +112,7 @@ func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	set.StringVar(&f.template, "template", "", "file with a chat template")
 	set.StringVar(&f.arguments, "arguments", "", "file with a JSON object of all the template's variables, special tokens included")
 	now := set.String("now", "", "what strftime_now sees, such as 2025-07-26T12:00:00; default: the clock")
+	// The package would print its usage with every mistake; a line that says what is wrong does more.
 	set.Usage = func() {}
 	if err := set.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -120,6 +129,7 @@ func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	switch {
 	case set.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	// Exactly one of the two ways.
 	case (f.request == "") == (f.template == ""):
 		return nil, errors.New("give --request with --model-path, or --template with --arguments")
 	case f.request != "" && (f.modelPath == "" || f.arguments != ""):
@@ -132,10 +142,12 @@ func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	return &f, nil
 }
 
+// parseNow reads a time in one of a few common forms, without a zone as UTC; empty is the clock's.
 func parseNow(s string) (time.Time, error) {
 	if s == "" {
 		return time.Now(), nil
 	}
+	// The layouts exclude each other, so their order decides nothing.
 	for _, layout := range []string{"2006-01-02T15:04:05", time.RFC3339, "2006-01-02 15:04:05", "2006-01-02"} {
 		if now, err := time.Parse(layout, s); err == nil {
 			return now, nil
@@ -144,7 +156,9 @@ func parseNow(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--now %s: not a time such as 2025-07-26T12:00:00", s)
 }
 
+// readInput reads a whole file, or standard input.
 func readInput(name string) ([]byte, error) {
+	// Read to its end: a request is no stream.
 	if name == "-" {
 		data, err := io.ReadAll(os.Stdin)
 		if err != nil {
@@ -159,7 +173,8 @@ func readInput(name string) ([]byte, error) {
 	return data, nil
 }
 
-// renderTemplate gives a template exactly the variables in the file.
+// renderTemplate gives a template exactly the variables in the file. Nothing of the project's own adaptation to
+// templates takes part.
 func renderTemplate(ctx context.Context, f *renderFlags) (*rendered, error) {
 	src, err := readInput(f.template)
 	if err != nil {
@@ -174,11 +189,13 @@ func renderTemplate(ctx context.Context, f *renderFlags) (*rendered, error) {
 		return nil, fmt.Errorf("template: %w", err)
 	}
 	defer template.Close()
+	// Nothing is added or rewritten: for comparing the engine with another one.
 	prompt, err := template.Render(arguments, f.now, renderTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("render: %w", err)
 	}
 	out := &rendered{Prompt: prompt}
+	// A template alone has no tokenizer to go with it.
 	if f.modelPath == "" {
 		return out, nil
 	}
@@ -187,11 +204,13 @@ func renderTemplate(ctx context.Context, f *renderFlags) (*rendered, error) {
 		return nil, err
 	}
 	defer m.close()
+	// Without special tokens: the template has put them where they belong.
 	out.TokenIDs, err = m.tokenizer.Encode(ctx, prompt, false)
 	return out, err
 }
 
-// renderRequest prepares a chat request as the server does.
+// renderRequest prepares a chat request as the server does. Decoding, validation and preparation are the packages that
+// the server uses, with their defaults.
 func renderRequest(ctx context.Context, f *renderFlags) (*rendered, error) {
 	body, err := readInput(f.request)
 	if err != nil {
@@ -202,6 +221,7 @@ func renderRequest(ctx context.Context, f *renderFlags) (*rendered, error) {
 		return nil, err
 	}
 	defer m.close()
+	// From here on it is the server's own code, in the server's order.
 	req, err := openai.DecodeChat(withModel(body, m.card.DisplayName), openai.DecodeOptions{})
 	if err != nil {
 		return nil, err
@@ -217,6 +237,7 @@ func renderRequest(ctx context.Context, f *renderFlags) (*rendered, error) {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	defer renderer.Close()
+	// The pipeline gives away tokens only; the recorder keeps the text on its way to the tokenizer.
 	record := &recorder{Renderer: renderer, now: f.now}
 	set := &catalog.Set{Card: m.card, Renderer: record, Tokenizer: m.tokenizer, EOS: m.files.EOS}
 	prepared, err := pipeline.New(pipeline.Options{Log: slog.New(slog.DiscardHandler)}).
@@ -231,8 +252,10 @@ func renderRequest(ctx context.Context, f *renderFlags) (*rendered, error) {
 	return out, nil
 }
 
-// withModel names the model in a request that doesn't: here there is only one.
+// withModel names the model in a request that doesn't: here there is only one. It goes in front as text, so that the
+// rest keeps its bytes.
 func withModel(body []byte, name string) []byte {
+	// A body that is no object is left to the decoder, whose failure is the one to show.
 	var req map[string]json.RawMessage
 	if json.Unmarshal(body, &req) != nil || req == nil || req["model"] != nil {
 		return body
@@ -241,6 +264,7 @@ func withModel(body []byte, name string) []byte {
 	if err != nil {
 		return body
 	}
+	// Behind the opening brace, which is written anew.
 	rest := strings.TrimSpace(string(bytes.TrimSpace(body)[1:]))
 	comma := ","
 	if len(req) == 0 {
@@ -249,15 +273,16 @@ func withModel(body []byte, name string) []byte {
 	return []byte(`{"model":` + string(model) + comma + rest)
 }
 
-// recorder renders at a fixed time and keeps the prompt.
+// recorder renders at a fixed time and keeps the prompt. One renders for one request, so it needs no lock.
 type recorder struct {
 	prepost.Renderer
 	now    time.Time
-	prompt string
+	prompt string // of the last render
 }
 
 // Render implements prepost.Renderer.
 func (r *recorder) Render(ctx context.Context, in *prepost.ChatInput) (string, error) {
+	// A copy: the input belongs to the pipeline.
 	fixed := *in
 	fixed.Now = r.now
 	prompt, err := r.Renderer.Render(ctx, &fixed)
@@ -267,22 +292,25 @@ func (r *recorder) Render(ctx context.Context, in *prepost.ChatInput) (string, e
 
 // localModel is a model folder with its tokenizer loaded.
 type localModel struct {
-	card      *worker.Card
-	files     *modelcard.Files
-	tokenizer *tokenizer.Tokenizer
-	pools     *executor.Registry
+	card      *worker.Card         // made from the folder
+	files     *modelcard.Files     // what they say
+	tokenizer *tokenizer.Tokenizer // closed before pools
+	pools     *executor.Registry   // one worker is enough here
 }
 
+// openModel reads a model folder and loads its tokenizer, as the server does for a worker's card.
 func openModel(ctx context.Context, dir string) (*localModel, error) {
 	card, err := modelcard.FromFolder(dir, "")
 	if err != nil {
 		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
+	// The card was made from these very files, so their sums fit.
 	files, err := modelcard.Open(ctx, card, modelcard.Options{Log: log})
 	if err != nil {
 		return nil, err
 	}
+	// Encoding runs on a pool as in the server, so that nothing differs but the number of workers.
 	pools := executor.NewRegistry(executor.Options{Workers: 1, Log: log})
 	options := tokenizer.Options{JSON: files.Tokenizer, Name: card.DisplayName, Registry: pools, Log: log}
 	if files.TokenizerKind == worker.KindTiktoken {

@@ -23,14 +23,18 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Wr
 	if err != nil {
 		return err
 	}
+	// Everything a request needs is made before the first one is taken.
 	a, err := build(ctx, cfg, log)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	// Releasing is bounded by a time of its own: ctx is over by then.
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
 
+	// Serving outlives ctx: the end of ctx begins the shutdown, it doesn't break connections off.
 	serving := lifecycle.New(context.WithoutCancel(ctx))
 	serving.Go("http", func(ctx context.Context) error { return a.server.Serve(ctx, listener) })
+	// Beside the server: the greeting waits for a model, requests don't.
 	serving.Go("announce", func(ctx context.Context) error {
 		announce(ctx, cfg, a, listener.Addr(), log, stdout)
 		return nil
@@ -38,19 +42,24 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Wr
 	select {
 	case <-ctx.Done():
 		log.Info("stopping", "grace", cfg.HTTP.GracePeriod)
+	// Better to stop and be restarted than to serve without, say, discovery.
 	case <-a.failed():
 		log.Error("a part that can't be done without has failed", "error", a.cause())
+	// The listener failed: there is nothing left to serve on.
 	case <-serving.Context().Done():
 	}
+	// The same way out in all three cases.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.HTTP.GracePeriod)
 	defer cancel()
 	if cut := a.server.Shutdown(grace); cut != nil {
 		log.Warn("the grace period was over before all requests", "error", cut)
 	}
+	// The deferred close follows, once nobody is served any more.
 	return errors.Join(serving.Stop(), a.cause())
 }
 
-// listen binds the port first of all: of two servers started by mistake the second must not touch anything.
+// listen binds the port first of all: of two servers started by mistake the second must not touch anything. It doesn't
+// accept yet: connections wait in the kernel's queue until the server runs.
 func listen(ctx context.Context, cfg *config.Config) (net.Listener, error) {
 	tlsConfig, err := cfg.HTTP.TLS.Config()
 	if err != nil {
@@ -65,10 +74,11 @@ func listen(ctx context.Context, cfg *config.Config) (net.Listener, error) {
 	return withTLS(l, tlsConfig), nil
 }
 
-// readyPoll is how often announce looks for the first model.
+// readyPoll is how often announce looks for the first model. It runs until there is a model, and costs one atomic load.
 const readyPoll = 10 * time.Millisecond
 
-// announce tells when the server listens, and prints one line with a request to paste once there is a model.
+// announce tells when the server listens, and prints one line with a request to paste once there is a model. It waits
+// as long as it takes, until ctx ends: a server without workers is a server all the same.
 func announce(ctx context.Context, cfg *config.Config, a *app, addr net.Addr, log *slog.Logger, stdout io.Writer) {
 	version, _ := observe.Version()
 	log.Info("listening", "address", addr.String(), "version", version, "discovery", cfg.Discovery.Backend)
@@ -81,6 +91,7 @@ func announce(ctx context.Context, cfg *config.Config, a *app, addr net.Addr, lo
 		case <-tick.C:
 		}
 	}
+	// The first by name; the one that was ready a moment ago may be gone, and then there is no line.
 	for _, m := range a.catalog.Models() {
 		if m.Ready {
 			fmt.Fprintln(stdout, readyLine(cfg, addr, m.ID))
@@ -89,15 +100,19 @@ func announce(ctx context.Context, cfg *config.Config, a *app, addr net.Addr, lo
 	}
 }
 
-// readyLine is the one line a new user needs.
+// readyLine is the one line a new user needs. It is a command for a shell, so the model's name is quoted as JSON inside
+// single quotes.
 func readyLine(cfg *config.Config, addr net.Addr, model string) string {
+	// The address as somebody at this machine would write it.
 	scheme, host := "http", "localhost"
 	if cfg.HTTP.TLS.CertPath != "" {
 		scheme = "https"
 	}
+	// The port that was really taken, should the configuration leave it open.
 	port := 0
 	if tcp, ok := addr.(*net.TCPAddr); ok {
 		port = tcp.Port
+		// localhost reaches a server that listens everywhere, or on loopback; only a certain address has to be named.
 		if !tcp.IP.IsUnspecified() && !tcp.IP.IsLoopback() {
 			host = tcp.IP.String()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/portico-llm/portico/internal/catalog"
 )
 
+// TestNamespaces starts one model in each of five namespaces, named like it, and looks which of them are served.
 func TestNamespaces(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -42,6 +43,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// TestReadiness puts workers of one model into namespaces and asks whether it can be served. where is
+// namespace/endpoint; dead workers have a card in discovery, but no instance.
 func TestReadiness(t *testing.T) {
 	typed := func(kind string, needs ...[]string) func(*worker.Card) {
 		return func(c *worker.Card) {
@@ -52,10 +55,10 @@ func TestReadiness(t *testing.T) {
 		}
 	}
 	legacy := func(c *worker.Card) { c.WorkerType = "" }
-	type node struct {
+	type node struct { // one worker
 		where string
 		f     func(*worker.Card)
-		dead  bool
+		dead  bool // no instance
 	}
 	for _, tc := range []struct {
 		name  string
@@ -68,11 +71,14 @@ func TestReadiness(t *testing.T) {
 		{"decode and prefill", []node{{"a/d", typed("decode", []string{"prefill"}), false}, {"a/p", typed("prefill"), false}}, ok},
 		{"prefill elsewhere", []node{{"a/d", typed("decode", []string{"prefill"}), false}, {"b/p", typed("prefill"), false}}, notReady},
 		{"prefill dead", []node{{"a/d", typed("decode"), false}, {"a/p", typed("prefill"), true}}, notReady},
+		// There is no encode worker, which the first alternative asks for.
 		{"one alternative is enough", []node{{"a/d", typed("decode", []string{"encode", "prefill"}, []string{"prefill"}), false}, {"a/p", typed("prefill"), false}}, ok},
 		{"prefill needs decode", []node{{"a/p", typed("prefill", []string{"decode"}), false}}, notReady},
+		// Which of two endpoints a prefill worker is to work for nobody knows; aggregated ones need no such help.
 		{"two decode sets", []node{{"a/d", typed("decode"), false}, {"a/e", typed("decode"), false}}, notReady},
 		{"two decode sets, one dead", []node{{"a/d", typed("decode"), false}, {"a/e", typed("decode"), true}}, ok},
 		{"two aggregated sets", []node{{"a/d", typed("aggregated"), false}, {"a/e", typed("aggregated"), false}}, ok},
+		// Workers that declare no type can't tell what they need.
 		{"legacy relaxes", []node{{"a/d", legacy, false}, {"a/p", typed("prefill"), true}}, ok},
 		{"legacy dead", []node{{"a/d", legacy, true}}, notReady},
 		{"only prefill", []node{{"a/p", typed("prefill"), false}}, notReady},
@@ -100,6 +106,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// TestCardsAcceptedAndRefused publishes three workers with the same card: it is loaded once at most, and a refusal is
+// told once.
 func TestCardsAcceptedAndRefused(t *testing.T) {
 	shape := func(modelType, input, kind string) func(*worker.Card) {
 		return func(c *worker.Card) { c.ModelType, c.ModelInput, c.WorkerType = modelType, input, kind }
@@ -107,7 +115,7 @@ func TestCardsAcceptedAndRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		f     func(*worker.Card)
-		loads int
+		loads int // of template and tokenizer: only where this process makes the tokens
 		want  string
 	}{
 		{"tokens chat", shape("Chat", "Tokens", ""), 1, ok},
@@ -115,10 +123,12 @@ func TestCardsAcceptedAndRefused(t *testing.T) {
 		{"text chat", shape("Chat", "Text", ""), 0, ok},
 		{"text images", shape("Images", "Text", "aggregated"), 0, ok},
 		{"tensor", shape("TensorBased", "Tensor", ""), 0, ok},
+		// From here on the parts don't go together.
 		{"tokens images", shape("Images", "Tokens", ""), 0, missing},
 		{"tensor chat", shape("Chat", "Tensor", ""), 0, missing},
 		{"text prefill", shape("Prefill", "Text", ""), 0, missing},
 		{"text encode", shape("", "Text", "encode"), 0, missing},
+		// A good worker, but none that clients can ask.
 		{"tokens prefill", shape("Prefill", "Tokens", ""), 0, notReady},
 		{"nothing offered", shape("", "Tokens", "aggregated"), 0, missing},
 		{"unknown input", shape("Chat", "Smoke", ""), 0, missing},

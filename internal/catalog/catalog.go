@@ -27,10 +27,10 @@ import (
 // may hold one after it has been retired. To hold one is to keep the Set itself reachable: whoever goes on with a part
 // of it, such as a Decoder, ends with runtime.KeepAlive(set).
 type Set struct {
-	Endpoint worker.EndpointID
-	Card     *worker.Card
-	MDCSum   string // identifies the card; workers with another card wait until this set has drained
-	LoRA     string // adapter name, empty for base models
+	Endpoint worker.EndpointID // where its workers listen
+	Card     *worker.Card      // of the first worker; the others' differ in nothing that matters
+	MDCSum   string            // identifies the card; workers with another card wait until this set has drained
+	LoRA     string            // adapter name, empty for base models
 
 	// For model_input "Tokens"; nil when the worker takes the client's own request ("Text").
 	Renderer  prepost.Renderer // nil when the model has no chat template
@@ -55,8 +55,8 @@ func (s *Set) Serves(instanceID uint64) bool {
 
 // Text is what a model needs to turn text into tokens and back. Load returns it; the catalog closes it.
 type Text struct {
-	Renderer  prepost.Renderer // nil when the model has no chat template
-	Tokenizer prepost.Tokenizer
+	Renderer  prepost.Renderer  // nil when the model has no chat template
+	Tokenizer prepost.Tokenizer // never nil
 	EOS       []prepost.TokenID
 
 	// Close releases renderer and tokenizer. It is called once, when no request can use them any more; nil: nothing to
@@ -66,7 +66,10 @@ type Text struct {
 
 // Snapshots is where the catalog learns of workers; *discovery.Store is one.
 type Snapshots interface {
+	// Snapshot returns what discovery knows now; it never blocks and never returns nil.
 	Snapshot() *router.Snapshot
+	// Watch calls f with the present snapshot and then with every newer one, never concurrently, until cancel has
+	// returned. f must not block.
 	Watch(f func(*router.Snapshot)) (cancel func())
 }
 
@@ -95,6 +98,7 @@ type Options struct {
 	sweepEvery time.Duration
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if o.Loaders <= 0 {
 		o.Loaders = 2
@@ -115,7 +119,7 @@ func (o Options) withDefaults() Options {
 // it.
 type Catalog struct {
 	opts  Options
-	table atomic.Pointer[table]
+	table atomic.Pointer[table] // never nil; replaced as a whole by Run's goroutine
 
 	retired  atomic.Int64 // texts of retired models that are still open
 	failures atomic.Int64 // loads that failed
@@ -145,6 +149,7 @@ func (c *Catalog) Run(ctx context.Context) error {
 // The error is a *fault.Error: NotFound with code model_not_found, or Unavailable for a model that is known but has no
 // worker ready, or is still being loaded.
 func (c *Catalog) Lookup(model string) (*Set, error) {
+	// No lock: the table is immutable, and so is what it holds.
 	e := c.table.Load().models[model]
 	if e == nil {
 		return nil, notFound(model)
@@ -158,6 +163,7 @@ func (c *Catalog) Lookup(model string) (*Set, error) {
 	return nil, notReady(model)
 }
 
+// notFound is OpenAI's failure for a model it doesn't have.
 func notFound(model string) *fault.Error {
 	return &fault.Error{
 		Kind: fault.NotFound, Code: "model_not_found", Param: "model",
@@ -165,6 +171,7 @@ func notFound(model string) *fault.Error {
 	}
 }
 
+// notReady is the failure of a model that is known; a client that tries again in a second may find it served.
 func notReady(model string) *fault.Error {
 	return &fault.Error{
 		Kind: fault.Unavailable, RetryAfter: time.Second, Code: "model_not_ready",
@@ -181,6 +188,7 @@ func draw(c choices) *Set {
 	case 1:
 		return c.sets[0]
 	}
+	// The last total is positive: only sets with a live worker are among the choices.
 	at := rand.IntN(c.upTo[len(c.upTo)-1]) //nolint:gosec // spreads load; nothing secret
 	for i, limit := range c.upTo {
 		if at < limit {
@@ -199,7 +207,7 @@ type ModelInfo struct {
 	Root          string   // the model this is a name or an adapter of
 	Parent        string   // base model of an adapter, when it is known
 	Endpoints     []string // what it offers, such as chat, completions, embedding
-	Ready         bool
+	Ready         bool     // at least one set can be looked up
 }
 
 // Models returns the models in the order of their ids, aliases included, whether or not they are ready. Models that only

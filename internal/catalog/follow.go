@@ -23,23 +23,24 @@ const (
 	maxNudges = 6
 )
 
+// errNothing is the failure of a Load that returns neither a text nor an error.
 var errNothing = errors.New("nothing was loaded")
 
 // recordID is what a model record stands for in discovery.
 type recordID struct {
 	endpoint worker.EndpointID
 	instance uint64
-	suffix   string
+	suffix   string // adapter; empty for base models
 }
 
 // record is a model record as judged once, when it appeared or changed.
 type record struct {
-	rec     *worker.ModelRecord
-	refused error // can't be served
-	foreign bool  // outside our namespaces
-	key     groupKey
-	id      identity
-	legacy  bool
+	rec     *worker.ModelRecord // as discovery has it; immutable
+	refused error               // can't be served
+	foreign bool                // outside our namespaces
+	key     groupKey            // where it belongs
+	id      identity            // and with whom
+	legacy  bool                // declares no worker type
 }
 
 // follower is the state of Run. One goroutine uses it, except where noted.
@@ -47,31 +48,32 @@ type follower struct {
 	*Catalog
 	tasks *lifecycle.Group // loads, closings, collections
 
-	records map[recordID]*record
-	groups  map[groupKey]*group
-	order   []*group         // groups, ordered; nil: to be built
-	created map[string]int64 // display name → first seen
-	noted   map[string]bool  // what the log has been told of and still holds
-	notes   map[string]bool  // the same, being gathered by the sync under way
+	records map[recordID]*record // all that discovery has, refused ones included
+	groups  map[groupKey]*group  // not yet retired, whatever their phase
+	order   []*group             // groups, ordered; nil: to be built
+	created map[string]int64     // display name → first seen
+	noted   map[string]bool      // what the log has been told of and still holds
+	notes   map[string]bool      // the same, being gathered by the sync under way
 
-	queue   []*group // to be loaded, oldest first
-	busy    int      // loads under way
-	results chan result
+	queue   []*group    // to be loaded, oldest first
+	busy    int         // loads under way
+	results chan result // of loads; unbuffered
 
 	texts   map[*text]struct{} // open
 	orphans int                // open texts without a group
-	free    freed
-	sweepAt time.Time // zero: nothing to look for
-	sweeps  int
+	free    freed              // texts that nobody holds any more; filled by the runtime
+	sweepAt time.Time          // zero: nothing to look for
+	sweeps  int                // since the last retirement
 }
 
 // result is how a load ended.
 type result struct {
-	g    *group
-	text *Text
+	g    *group // retired, perhaps, while it was loading
+	text *Text  // nil when err isn't
 	err  error
 }
 
+// newFollower returns the state of one Run, whose tasks end with ctx.
 func newFollower(ctx context.Context, c *Catalog) *follower {
 	return &follower{
 		Catalog: c,
@@ -85,6 +87,8 @@ func newFollower(ctx context.Context, c *Catalog) *follower {
 	}
 }
 
+// run is the loop: news from discovery, from loads and from the clock, then whatever they make possible. All state is
+// changed between two waits, so the table is published in one piece.
 func (f *follower) run(ctx context.Context) error {
 	wake := make(chan struct{}, 1) // one token: there is a newer snapshot
 	cancel := f.opts.Store.Watch(func(*router.Snapshot) {
@@ -95,6 +99,7 @@ func (f *follower) run(ctx context.Context) error {
 	})
 	defer f.stop()
 	defer cancel()
+	// The first turn sets it; an hour is as good as never.
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -137,11 +142,13 @@ func (f *follower) sync(snap *router.Snapshot) {
 	f.notes = map[string]bool{}
 	f.order = nil
 	members := f.sort(snap.Models)
+	// A group whose card nobody has any more makes room, also for workers with another card that have been waiting.
 	for key, g := range f.groups {
 		if !slices.ContainsFunc(members[key], func(r *record) bool { return r.id == g.id }) {
 			f.retire(g)
 		}
 	}
+	// The card of a new group is its first record's: the lowest key decides, on every frontend alike.
 	for key, list := range members {
 		g := f.groups[key]
 		if g == nil {
@@ -152,6 +159,7 @@ func (f *follower) sync(snap *router.Snapshot) {
 	}
 	f.remember()
 	f.noteAliases()
+	// What wasn't noted again is over, and will be told of anew if it comes back.
 	f.noted, f.notes = f.notes, nil
 }
 
@@ -162,6 +170,7 @@ func (f *follower) sort(models []*worker.ModelRecord) map[groupKey][]*record {
 	for _, m := range models {
 		id := recordID{m.ID(), m.InstanceID, m.Suffix}
 		r := f.records[id]
+		// Discovery keeps a record's pointer for as long as the record is the same: comparing it is enough.
 		if r == nil || r.rec != m {
 			r = f.judge(m)
 		}
@@ -180,6 +189,7 @@ func (f *follower) sort(models []*worker.ModelRecord) map[groupKey][]*record {
 	return members
 }
 
+// judge says of a record whether and where it belongs. It hashes the card, which is why it is done once.
 func (f *follower) judge(m *worker.ModelRecord) *record {
 	r := &record{rec: m}
 	if !f.opts.inNamespace(m.Namespace) {
@@ -216,11 +226,13 @@ func (f *follower) enlist(g *group, list []*record, instances []*worker.Instance
 		}
 	}
 	g.live = len(live)
+	// Stored only when it differs; sets made long ago see the change at once, for they share the pointer.
 	if !maps.Equal(*g.workers.Load(), live) {
 		g.workers.Store(&live)
 	}
 }
 
+// present finds an instance, which snapshots have in the order of ids.
 func present(instances []*worker.Instance, id uint64) bool {
 	_, ok := slices.BinarySearchFunc(instances, id, func(i *worker.Instance, id uint64) int {
 		return cmp.Compare(i.InstanceID, id)
@@ -261,6 +273,7 @@ func (f *follower) remember() {
 func (f *follower) retire(g *group) {
 	delete(f.groups, g.key)
 	g.gone = true
+	// Requests that still hold the set find no worker that serves it.
 	g.workers.Store(&map[uint64]struct{}{})
 	if g.cancel != nil {
 		g.cancel()
@@ -273,6 +286,7 @@ func (f *follower) retire(g *group) {
 	if g.text == nil {
 		return
 	}
+	// Requests may hold on to it for long: the sweep closes it after the last of them.
 	if g.text.groups--; g.text.groups == 0 {
 		f.orphans++
 		f.sweeps = 0
@@ -295,6 +309,7 @@ func (f *follower) advance(now time.Time) {
 			}
 		}
 	}
+	// Loads take memory and a core each, so only a few run at a time.
 	for f.busy < f.opts.Loaders && len(f.queue) > 0 {
 		g := f.queue[0]
 		f.queue = f.queue[1:]
@@ -354,6 +369,7 @@ func base(adapter *group, groups []*group) *group {
 	return found
 }
 
+// enqueue puts the group behind the others that wait for a loader.
 func (f *follower) enqueue(g *group) {
 	g.phase = queued
 	f.queue = append(f.queue, g)
@@ -410,6 +426,7 @@ func (f *follower) finish(r result) {
 		return
 	}
 	t := &text{Text: r.text, model: g.key.name, free: &f.free}
+	// A group that was retired meanwhile has no use for what was loaded for it.
 	if g.gone {
 		f.tasks.Go("close model", func(context.Context) error { t.close(f.opts.Log); return nil })
 		return
@@ -438,6 +455,7 @@ func (f *follower) sweep(now time.Time) {
 	if f.sweeps < maxNudges {
 		f.tasks.Go("collect retired models", func(context.Context) error { runtime.GC(); return nil })
 	}
+	// Doubling from sweepEvery; the shift is bounded by the cap on sweeps below.
 	f.sweepAt = now.Add(min(f.opts.sweepEvery<<f.sweeps, maxSweep))
 	f.sweeps = min(f.sweeps+1, maxNudges+4)
 }

@@ -21,9 +21,10 @@ type groupKey struct {
 	name     string // display name
 	endpoint worker.EndpointID
 	kind     string // worker type
-	adapter  bool
+	adapter  bool   // an adapter, not a base model
 }
 
+// compareKeys orders groups by name first: neighbours in the order belong to one model.
 func compareKeys(a, b groupKey) int {
 	return cmp.Or(
 		cmp.Compare(a.name, b.name),
@@ -35,6 +36,7 @@ func compareKeys(a, b groupKey) int {
 	)
 }
 
+// flag is 1 for true.
 func flag(b bool) int {
 	if b {
 		return 1
@@ -46,10 +48,11 @@ func flag(b bool) int {
 type identity struct {
 	sum       string // mdcsum
 	modelType string // normalised; it and the next are not part of the sum, yet decide how a request is made
-	input     string
-	adapter   string
+	input     string // model_input
+	adapter   string // LoRA name; empty for base models
 }
 
+// identify returns a card's identity; sum is its mdcsum, which is costly to compute.
 func identify(c *worker.Card, sum string) identity {
 	id := identity{sum: sum, modelType: strings.Join(offers(c), ","), input: c.ModelInput}
 	if c.LoRA != nil {
@@ -61,24 +64,24 @@ func identify(c *worker.Card, sum string) identity {
 // group is a set in the making, then being served, then retired: workers that share name, endpoint, type and card. The
 // follower alone uses it. When the card changes a new group takes its place.
 type group struct {
-	key     groupKey
-	id      identity
-	card    *worker.Card
-	members []*record // that have this card, in the order of their keys
-	waiting int       // records under the same key with another card
-	legacy  bool      // some member declares no worker type
+	key     groupKey     // in follower.groups
+	id      identity     // of card, and of every member
+	card    *worker.Card // of the first member there ever was
+	members []*record    // that have this card, in the order of their keys
+	waiting int          // records under the same key with another card
+	legacy  bool         // some member declares no worker type
 
-	live    int // members whose instance is there
-	workers *atomic.Pointer[map[uint64]struct{}]
+	live    int                                  // members whose instance is there
+	workers *atomic.Pointer[map[uint64]struct{}] // ids of the live ones; shared with the Set
 
 	set  *Set  // nil until it can be served
 	text *text // nil when the set needs none, or it isn't loaded
 
-	phase   phase
+	phase   phase              // of its text
 	cancel  context.CancelFunc // of the load under way
-	attempt int
-	retryAt time.Time
-	gone    bool // retired: results of its load are thrown away
+	attempt int                // failed loads in a row
+	retryAt time.Time          // only when failed
+	gone    bool               // retired: results of its load are thrown away
 }
 
 // phase is how far a group's text has come.
@@ -89,9 +92,10 @@ const (
 	queued               // waits for a loader
 	loading              // a loader is at work
 	failed               // waits for retryAt
-	loaded
+	loaded               // has its set
 )
 
+// newGroup returns an idle group without members.
 func newGroup(key groupKey, first *record) *group {
 	g := &group{key: key, id: first.id, card: &first.rec.Card, workers: new(atomic.Pointer[map[uint64]struct{}])}
 	g.workers.Store(&map[uint64]struct{}{})

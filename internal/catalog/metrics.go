@@ -39,10 +39,12 @@ var (
 		"Failed attempts to load a model's template and tokenizer", nil, nil)
 )
 
+// modelDesc declares a gauge labelled by model, under Dynamo's prefix.
 func modelDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("dynamo_frontend_model_"+name, help, []string{"model"}, nil)
 }
 
+// optional is a number that workers need not publish.
 func optional(n *uint64) (float64, bool) {
 	if n == nil {
 		return 0, false
@@ -61,6 +63,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
+	// One table for the whole scrape, so that its numbers belong together.
 	t := c.catalog.table.Load()
 	for i := range byModel {
 		for j := range t.facts {

@@ -23,14 +23,16 @@ type entry struct {
 	listed bool // some workers of it answer clients
 }
 
+// ready reports whether a Lookup of the name finds a set.
 func (e *entry) ready() bool { return len(e.text.sets)+len(e.other.sets) > 0 }
 
 // choices are servable sets with their running totals of weight.
 type choices struct {
-	sets []*Set
-	upTo []int
+	sets []*Set // each with at least one live worker
+	upTo []int  // weight of the set and of all before it
 }
 
+// add appends a set with its number of live workers.
 func (c *choices) add(s *Set, weight int) {
 	total := weight
 	if n := len(c.upTo); n > 0 {
@@ -41,16 +43,17 @@ func (c *choices) add(s *Set, weight int) {
 
 // fact is what the metrics say of one model.
 type fact struct {
-	name    string
+	name    string // display name
 	card    *worker.Card
 	ready   bool
-	waiting int
+	waiting int // workers with another card, over all its groups
 }
 
 // publish builds the table anew from the groups.
 func (f *follower) publish() {
 	groups := f.ordered()
 	usable := usable(groups)
+	// Always from nothing: a table is small, and what is rebuilt can't go stale.
 	t := &table{models: map[string]*entry{}}
 	owner := names(groups)
 	facts := map[string]int{} // display name → index in t.facts
@@ -126,12 +129,14 @@ func (t *table) admit(name string, g *group, usable bool) (list bool) {
 	return list
 }
 
+// describe returns a name's line in the list; whether it is ready is known once all groups have been admitted.
 func (f *follower) describe(name string, g *group, groups []*group) ModelInfo {
 	m := ModelInfo{
 		ID: name, Created: f.created[g.key.name], Root: g.key.name, Endpoints: offers(g.card),
 		ContextWindow: cmp.Or(f.opts.ContextWindow, g.card.EffectiveContextLength()), MaxOutput: f.opts.MaxOutput,
 	}
 	if g.key.adapter {
+		// Without a base model at hand the card's own word has to do.
 		m.Parent = g.card.SourcePath
 		if base := base(g, groups); base != nil {
 			m.Parent = base.key.name

@@ -13,8 +13,8 @@ import (
 // still reach that Set. An adapter's sets share the text of their base model.
 type text struct {
 	*Text
-	model  string
-	groups int // live groups; used by the follower alone
+	model  string // for the log
+	groups int    // live groups; used by the follower alone
 
 	sets atomic.Int32 // reachable sets
 	free *freed       // where it goes after the last of them
@@ -27,12 +27,14 @@ type freed struct {
 	texts []*text // guarded by mu
 }
 
+// put is called by the runtime's cleanups.
 func (f *freed) put(t *text) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.texts = append(f.texts, t)
 }
 
+// take empties the collection.
 func (f *freed) take() []*text {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,6 +51,7 @@ func newSet(s Set, t *text) *Set {
 		return set
 	}
 	set.Renderer, set.Tokenizer, set.EOS = t.Renderer, t.Tokenizer, t.EOS
+	// Counted before the cleanup exists, so that the count can't reach zero early.
 	t.sets.Add(1)
 	runtime.AddCleanup(set, func(t *text) {
 		if t.sets.Add(-1) == 0 {

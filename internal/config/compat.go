@@ -3,7 +3,6 @@ package config
 // Reasons that several ignored settings share.
 const (
 	noKVRouter   = "routing by the workers' KV caches isn't offered yet"
-	noMigration  = "a request isn't moved to another worker once its answer has begun"
 	noAnthropic  = "the Anthropic API isn't offered yet"
 	noReasoning  = "reasoning isn't told apart from content yet"
 	noToolParser = "tool calls aren't parsed out of answers yet"
@@ -21,6 +20,7 @@ const (
 
 // addIgnored lists what Dynamo has and this frontend has no use for. Each is accepted with one warning.
 func (t *table) addIgnored() {
+	// One group, the last of the help text and of the file.
 	t.group = "Accepted for Dynamo's sake, without effect"
 	t.addIgnoredFrontend()
 	t.addIgnoredRouter()
@@ -28,14 +28,16 @@ func (t *table) addIgnored() {
 	t.addIgnoredVariables()
 }
 
-// ignore adds settings with an argument; each line is a key and its variables.
+// ignore adds settings with an argument; each line is a key and its variables. Its value is taken as it is and never
+// looked at: workers and launch scripts share these lines.
 func (t *table) ignore(reason, key, env string) *Setting {
 	s := t.add(key, env, ignoredText(), "")
 	s.Ignored = reason
 	return s
 }
 
-// ignoreSwitch adds a setting that is on or off.
+// ignoreSwitch adds a setting that is on or off. Such a flag takes no argument, which the parser has to know even of
+// flags without effect.
 func (t *table) ignoreSwitch(reason, key, env string) *Setting {
 	s := t.add(key, env, ignoredSwitch(), "")
 	s.Ignored = reason
@@ -47,11 +49,10 @@ func (t *table) addIgnoredFrontend() {
 	t.ignoreSwitch("there is no chat on the terminal", "interactive", "DYN_INTERACTIVE").alias("i")
 	t.ignore(noKVRouter, "kv-cache-block-size", "DYN_KV_CACHE_BLOCK_SIZE")
 	t.ignoreSwitch(noKVRouter, "serve-indexer", "DYN_SERVE_INDEXER")
+	// Names that differ in one part are built from it, here and below.
 	for _, name := range []string{"cert", "key", "ca-cert", "client-cert", "client-key", "client-ca-cert"} {
 		t.ignore(noWorkerTLS, "tcp-tls-"+name+"-path", envName("DYN_TCP_TLS_", name, "_PATH"))
 	}
-	t.ignore(noMigration, "migration-limit", "DYN_MIGRATION_LIMIT")
-	t.ignore(noMigration, "migration-max-seq-len", "DYN_MIGRATION_MAX_SEQ_LEN")
 	t.ignoreSwitch(noGRPC, "kserve-grpc-server", "DYN_KSERVE_GRPC_SERVER")
 	t.ignore(noGRPC, "grpc-metrics-port", "DYN_GRPC_METRICS_PORT")
 	t.ignore(noPython, "frontend-route-extension", "DYN_FRONTEND_ROUTE_EXTENSIONS")
@@ -89,6 +90,7 @@ func (t *table) addIgnoredRouter() {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
 	}
 	t.ignoreSwitch(noKVRouter, "router-kv-events", "DYN_ROUTER_USE_KV_EVENTS").alias("kv-events")
+	// These have names without the prefix, too.
 	for _, name := range []string{"track-active-blocks", "track-output-blocks", "assume-kv-reuse"} {
 		t.ignoreSwitch(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, "")).alias(name)
 	}
@@ -108,6 +110,7 @@ func (t *table) addIgnoredSimulator() {
 		"backend", "system", "backend-version", "tp-size", "model-path", "moe-tp-size", "moe-ep-size",
 		"attention-dp-size", "nextn", "nextn-accept-rates", "mtp-seed",
 	} {
+		// Two generations of names, of flags and of variables alike.
 		t.ignore(noSimulator, "ais-"+name, envName("DYN_AIS_", name, "")+" "+envName("DYN_AIC_", name, "")).
 			alias("aic-" + name)
 	}
@@ -115,6 +118,7 @@ func (t *table) addIgnoredSimulator() {
 
 // addIgnoredVariables lists what Dynamo takes from the environment alone.
 func (t *table) addIgnoredVariables() {
+	// A flag of the same kind exists for each of them here, though Dynamo has none: one table, one rule.
 	t.ignore(byTheWorker, "request-plane-codec", "DYN_REQUEST_PLANE_CODEC")
 	t.ignoreSwitch(byTheWorker, "token-ids-as-bytes", "DYN_TOKEN_IDS_AS_BYTES")
 	t.ignore(ofTheKernel, "http-listen-backlog", "DYN_HTTP_LISTEN_BACKLOG")
@@ -131,6 +135,7 @@ func (t *table) addIgnoredVariables() {
 	t.ignore("10 s are used", "etcd-keepalive-timeout-seconds", "ETCD_KEEPALIVE_TIMEOUT_SECONDS")
 	t.ignore("health and metrics are on the HTTP port", "system-port", "DYN_SYSTEM_PORT")
 	t.ignoreSwitch(noReqTrace, "request-trace", "DYN_REQUEST_TRACE")
+	// Bounds of histograms: five metrics with three settings each.
 	for _, metric := range []string{"request-duration", "input-sequence", "output-sequence", "ttft", "itl"} {
 		for _, bound := range []string{"min", "max", "count"} {
 			key := "metrics-" + metric + "-" + bound

@@ -45,23 +45,23 @@ type Config struct {
 	Trace     Trace
 	Metrics   Metrics
 
-	settings []*Setting // in the order of the help text, bound to the fields above
-	byKey    map[string]*Setting
+	settings []*Setting          // in the order of the help text, bound to the fields above
+	byKey    map[string]*Setting // the same, by key
 
 	// What other settings' fields are derived from.
 	tokenizer         string // Dynamo's word for Text.TokenizerBackend
-	tokenizerFallback bool
+	tokenizerFallback bool   // Dynamo's, likewise
 	jsonl             bool   // Dynamo's word for Log.Format
 	tempDir           string // $TMPDIR
 }
 
 // HTTP is what clients see.
 type HTTP struct {
-	Host string
-	Port int // 0 for any free one
-	TLS  ServerTLS
+	Host string    // address to listen on
+	Port int       // 0 for any free one
+	TLS  ServerTLS // HTTPS when it has a certificate
 
-	Paths         Paths
+	Paths         Paths         // of the endpoints
 	BodyLimit     int64         // bytes of a request's body
 	GracePeriod   time.Duration // for running streams after the signal to stop
 	OverloadCode  int           // status for requests refused because the workers are full
@@ -78,7 +78,7 @@ type HTTP struct {
 
 // Paths are where the endpoints are.
 type Paths struct {
-	Chat, Completions, Models, Health, Live, Metrics string
+	Chat, Completions, Models, Health, Live, Metrics string // each begins with a slash
 }
 
 // Address is the host and port to listen on.
@@ -102,16 +102,16 @@ type Models struct {
 type Discovery struct {
 	Backend string // "etcd", "file" or "mem"
 	FileKV  string // root folder of the file backend
-	Etcd    Etcd
+	Etcd    Etcd   // of the etcd backend
 }
 
 // Etcd is how the etcd servers are reached.
 type Etcd struct {
-	Endpoints         []string
-	LeaseTTL          time.Duration
+	Endpoints         []string      // URLs or host:port
+	LeaseTTL          time.Duration // of this process's own lease
 	Username          string
 	Password          string
-	TLS               ClientTLS
+	TLS               ClientTLS     // zero for none
 	KeepAliveInterval time.Duration // between HTTP/2 pings; 0 for none
 	ConnectTimeout    time.Duration // how long the first connection is tried at start
 }
@@ -122,17 +122,20 @@ type Plane struct {
 	HandshakeTimeout time.Duration // from delivery until the worker has called back
 	Quarantine       time.Duration // how long a worker that failed is left out; 0 for not at all
 	MaxAttempts      int           // workers tried before the first item of an answer
+
+	MigrationLimit     int // how often a request may go on at another worker; 0 for never
+	MigrationMaxSeqLen int // tokens of prompt and answer beyond which it stays where it is; 0 for no bound
 }
 
 // NATS is how the NATS server is reached.
 type NATS struct {
-	URL             string
+	URL             string // one server, or several with commas
 	Username        string
 	Password        string
 	Token           string
-	NKey            string // the seed itself, not a file
-	CredentialsFile string
-	TLS             ClientTLS
+	NKey            string        // the seed itself, not a file
+	CredentialsFile string        // with a JWT and its seed
+	TLS             ClientTLS     // zero for none
 	RequestTimeout  time.Duration // until a worker has taken a request
 	ConnectTimeout  time.Duration // how long the first connection is tried at start
 }
@@ -168,25 +171,25 @@ type Text struct {
 
 // Log is the log on standard error.
 type Log struct {
-	Levels LogLevels
-	Format string // "text" or "json"
+	Levels LogLevels // what is logged
+	Format string    // "text" or "json"
 }
 
 // Trace is the export of traces; off without an endpoint.
 type Trace struct {
-	Endpoint    string // URL, complete with its path; empty when nothing is exported
-	Protocol    string // "http/protobuf" or "grpc"
-	Headers     map[string]string
-	Timeout     time.Duration // of one export
-	Compression string        // "none" or "gzip"
-	Service     string
+	Endpoint    string            // URL, complete with its path; empty when nothing is exported
+	Protocol    string            // "http/protobuf" or "grpc"
+	Headers     map[string]string // such as a collector's key; never printed
+	Timeout     time.Duration     // of one export
+	Compression string            // "none" or "gzip"
+	Service     string            // service.name of the resource
 	Attributes  map[string]string // of the resource
 	Sampler     string            // OpenTelemetry's name
 	SamplerArg  float64           // share of the requests, for samplers named …ratio
 
 	// What Endpoint is derived from.
-	general, specific, exporter string
-	export, disabled            bool
+	general, specific, exporter string // for all signals, for traces, and the kind of export
+	export, disabled            bool   // Dynamo's switch, and OpenTelemetry's
 }
 
 // Metrics is what /metrics shows.

@@ -8,19 +8,19 @@ import (
 // assignment is a value somebody wants a setting to have.
 type assignment struct {
 	setting *Setting
-	text    string
-	source  Source
+	text    string // as it was written
+	source  Source // for messages, and for the dump
 }
 
 // flagSet finds settings by the names of their flags.
 type flagSet struct {
-	byName map[string]flagName
+	byName map[string]flagName // without dashes; aliases and --no-… included
 }
 
 // flagName is what one name of a flag means: the setting, or for --no-… its opposite.
 type flagName struct {
-	setting *Setting
-	negated bool
+	setting *Setting // with or without effect
+	negated bool     // --no-x: the opposite
 }
 
 // newFlagSet collects the names of all flags.
@@ -29,6 +29,7 @@ func newFlagSet(settings []*Setting) *flagSet {
 	for _, s := range settings {
 		for _, name := range append([]string{s.Key}, s.Aliases...) {
 			f.byName[name] = flagName{setting: s}
+			// One-letter flags have no opposite, as in Dynamo.
 			if s.Switch() && len(name) > 1 {
 				f.byName["no-"+name] = flagName{setting: s, negated: true}
 			}
@@ -37,11 +38,13 @@ func newFlagSet(settings []*Setting) *flagSet {
 	return f
 }
 
-// parse reads a command line. It goes on after an error, so that all of them are reported at once.
+// parse reads a command line. It goes on after an error, so that all of them are reported at once. A flag that comes
+// twice is assigned twice: the last one holds.
 func (f *flagSet) parse(args []string) (assignments []assignment, problems []Problem) {
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
+		// --name=text, and a name alone.
 		name, text, hasText := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !strings.HasPrefix(arg, "-") || name == "" {
 			problems = append(problems, Problem{Value: arg, Message: "unexpected argument"})
@@ -56,6 +59,7 @@ func (f *flagSet) parse(args []string) (assignments []assignment, problems []Pro
 			}
 			continue
 		}
+		// The name as it was written, alias or not, so that messages speak the user's language.
 		source := Source{Kind: "flag", Name: "--" + name}
 		switch {
 		case flag.setting.Switch(): // --x, --x=true, --no-x; a word after it is not its value
@@ -81,7 +85,8 @@ func (f *flagSet) parse(args []string) (assignments []assignment, problems []Pro
 	return assignments, problems
 }
 
-// isFlag tells a flag from a value that begins with a dash.
+// isFlag tells a flag from a value that begins with a dash. A negative number or a path that begins with a dash is a
+// value; only a flag that exists is a flag.
 func (f *flagSet) isFlag(arg string) bool {
 	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	_, known := f.byName[name]
@@ -104,8 +109,10 @@ func (f *flagSet) unknown(arg, name string) Problem {
 	return p
 }
 
-// nearest returns the word that is the fewest edits away, or nothing when none is close.
+// nearest returns the word that is the fewest edits away, or nothing when none is close. A third of the letters may
+// differ, but at least two: enough for slips of the finger.
 func nearest(word string, words []string) string {
+	// Of equally near words the first in the alphabet is suggested, every time.
 	slices.Sort(words)
 	best, bestDistance := "", max(2, len(word)/3)+1
 	for _, candidate := range words {
@@ -116,7 +123,8 @@ func nearest(word string, words []string) string {
 	return best
 }
 
-// editDistance counts the letters to insert, delete or replace.
+// editDistance counts the letters to insert, delete or replace. It is Levenshtein's distance over bytes: names are
+// ASCII.
 func editDistance(a, b string) int {
 	// One row of the usual table is enough: entry j is the distance of the part of a seen so far to b[:j].
 	row := make([]int, len(b)+1)

@@ -24,7 +24,7 @@ var (
 
 // Warning is something an operator should know that doesn't keep the program from starting.
 type Warning struct {
-	Key     string
+	Key     string // flag, variable or file position
 	Message string
 }
 
@@ -32,7 +32,7 @@ type Warning struct {
 type Problem struct {
 	Key     string // flag, variable or file position; empty for a stray argument
 	Value   string
-	Message string
+	Message string // what is allowed, or what is missing
 }
 
 // String says what is wrong with what, in one line.
@@ -49,7 +49,7 @@ func (p Problem) String() string {
 
 // Error holds all that is wrong with a configuration.
 type Error struct {
-	Problems []Problem
+	Problems []Problem // at least one: flags first, then the file, then values and their combinations
 }
 
 // Error lists the problems, one a line.
@@ -70,6 +70,7 @@ func Default() *Config {
 
 // newConfig returns a Config with the table's defaults, before anything is derived from them.
 func newConfig() *Config {
+	// Every setting is bound to a field of this Config, so each Config has a table of its own.
 	c := &Config{tempDir: "/tmp"}
 	c.settings = settings(c)
 	c.byKey = make(map[string]*Setting, len(c.settings))
@@ -81,7 +82,8 @@ func newConfig() *Config {
 
 // Load makes a Config of a command line without the program's name, an environment as from os.Environ, and the YAML
 // file they name, which is read with readFile (os.ReadFile, outside tests). The error is ErrHelp, ErrVersion or an
-// *Error with everything that is wrong.
+// *Error with everything that is wrong. It never stops at the first mistake: an operator mends a configuration in one
+// go. Help and version are looked for first, so that they work beside mistakes, too.
 func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Config, []Warning, error) {
 	if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
 		return nil, nil, ErrHelp
@@ -94,6 +96,7 @@ func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Confi
 	flags, problems := newFlagSet(c.settings).parse(args)
 	variables := c.environment(environ)
 	var file []assignment
+	// The path of the file is needed before anything has been applied.
 	if name := lastOf(c.byKey["config"], variables, flags); name != "" {
 		fromFile, more := c.readYAML(name, readFile)
 		file, problems = fromFile, append(problems, more...)
@@ -110,7 +113,8 @@ func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Confi
 	return c, c.warnings(), nil
 }
 
-// environment picks the settings' variables. An empty one counts as not set.
+// environment picks the settings' variables. An empty one counts as not set. Of a setting's variables the first in the
+// table that is set counts, whatever their order in environ.
 func (c *Config) environment(environ []string) []assignment {
 	env := make(map[string]string, len(environ))
 	for _, entry := range environ {
@@ -127,6 +131,7 @@ func (c *Config) environment(environ []string) []assignment {
 			}
 		}
 	}
+	// As os.TempDir does, but from the environment that was given.
 	if folder := env["TMPDIR"]; folder != "" {
 		c.tempDir = folder
 	}
@@ -148,7 +153,7 @@ func lastOf(s *Setting, layers ...[]assignment) (text string) {
 	return text
 }
 
-// apply sets values, over those that are there already.
+// apply sets values, over those that are there already. A wrong value leaves the one before it.
 func (c *Config) apply(assignments []assignment) (problems []Problem) {
 	for _, a := range assignments {
 		if err := a.setting.value.set(a.text); err != nil {
@@ -161,7 +166,8 @@ func (c *Config) apply(assignments []assignment) (problems []Problem) {
 	return problems
 }
 
-// check finds what is wrong in the combination of settings.
+// check finds what is wrong in the combination of settings. It runs on values that are right by themselves, or have
+// been reported.
 func (c *Config) check() (problems []Problem) {
 	// wrong names the setting as its user did: by its flag, variable or line.
 	wrong := func(key, message string) {
@@ -224,8 +230,10 @@ func (c *Config) checkURLs() (problems []Problem) {
 	return problems
 }
 
-// derive fills in what depends on other settings.
+// derive fills in what depends on other settings. A setting that was given is never overruled by one that only implies
+// it.
 func (c *Config) derive() {
+	// The embedded worker registers in memory, so that is where it has to be looked for.
 	if c.Embedded {
 		c.Discovery.Backend = "mem"
 		if c.Models.Path == "" {
@@ -235,9 +243,11 @@ func (c *Config) derive() {
 	if c.Discovery.FileKV == "" {
 		c.Discovery.FileKV = filepath.Join(c.tempDir, "dynamo_store_kv")
 	}
+	// Dynamo's word for all namespaces becomes ours; of the two settings the prefix wins.
 	if c.Models.Namespace == "dynamo" || c.Models.NamespacePrefix != "" {
 		c.Models.Namespace = ""
 	}
+	// A fast tokenizer that may not fall back is what Dynamo means by these two together.
 	if !c.Given("tokenizer-backend") && c.tokenizer != "default" && !c.tokenizerFallback {
 		c.Text.TokenizerBackend = "fast"
 	}
@@ -245,13 +255,15 @@ func (c *Config) derive() {
 	if c.jsonl && !c.Given("log-format") {
 		c.Log.Format = "json"
 	}
+	// OpenTelemetry: OTEL_SERVICE_NAME goes before service.name among the resource's attributes.
 	if name := c.Trace.Attributes["service.name"]; name != "" && !c.Given("otel-service-name") {
 		c.Trace.Service = name
 	}
 	c.Trace.derive()
 }
 
-// derive completes the endpoint as OpenTelemetry's specification of its variables has it.
+// derive completes the endpoint as OpenTelemetry's specification of its variables has it. The endpoint for traces is
+// taken as it is; the general one is a base, to which HTTP adds a path.
 func (t *Trace) derive() {
 	t.Endpoint = t.specific
 	u, err := url.Parse(t.specific)
@@ -283,7 +295,8 @@ func (c *Config) UsesNATS() bool {
 	return !c.Embedded && (c.Plane.Default == "nats" || c.Given("nats-server"))
 }
 
-// warnings says which given settings have no effect, and which are most likely a mistake.
+// warnings says which given settings have no effect, and which are most likely a mistake. Each is told once, at the
+// start.
 func (c *Config) warnings() (warnings []Warning) {
 	for _, s := range c.settings {
 		if s.Ignored != "" && s.source.Kind != "" {
@@ -309,8 +322,8 @@ func (s *Setting) where() string {
 	return "--" + s.Key
 }
 
-// UnknownVariables lists the variables with Dynamo's prefix or ours that no setting knows: misspelt ones, and those that
-// are for other programs.
+// UnknownVariables lists the variables with Dynamo's prefix or ours that no setting knows: misspelt ones, and those
+// that are for other programs. They are sorted; values are never part of it.
 func (c *Config) UnknownVariables(environ []string) (names []string) {
 	known := make(map[string]bool)
 	for _, s := range c.settings {

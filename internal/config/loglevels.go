@@ -8,15 +8,15 @@ import (
 
 // LogLevels says from which level on something is logged, by default and for single parts of the program.
 type LogLevels struct {
-	Default slog.Level
+	Default slog.Level            // of parts without one of their own
 	Targets map[string]slog.Level // by the name of the part
-	text    string
+	text    string                // as it was given
 }
 
 // Levels beyond slog's own, as Dynamo names them.
 const (
-	LevelTrace slog.Level = slog.LevelDebug - 4
-	LevelOff   slog.Level = math.MaxInt32
+	LevelTrace slog.Level = slog.LevelDebug - 4 // everything
+	LevelOff   slog.Level = math.MaxInt32       // above all that is ever logged
 )
 
 // logValue reads the filter syntax of Dynamo's DYN_LOG: a level, and target=level, with commas. Directives about spans
@@ -37,6 +37,7 @@ func (v logValue) set(s string) error {
 		target, word, hasTarget := strings.Cut(directive, "=")
 		switch level, isLevel := logLevel(directive); {
 		case directive == "" || strings.ContainsAny(directive, "[]{}"):
+		// Of several plain levels the last one counts, as of several for one target.
 		case isLevel:
 			levels.Default = level
 		case hasTarget:
@@ -73,6 +74,7 @@ func logLevel(word string) (slog.Level, bool) {
 	return 0, false
 }
 
+// String gives the filter back as it was written: it reads better than what it was taken apart into.
 func (v logValue) String() string { return v.p.text }
 func (v logValue) allowed() string {
 	return "off, error, warn, info, debug or trace, and the same for parts as in info,router=debug"

@@ -17,7 +17,8 @@ var metricName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 // userinfo is the name and password in a URL, with or without a scheme, up to the last @ before the path.
 var userinfo = regexp.MustCompile(`(://|^|,)[^/\s,]*@`)
 
-// printable is a text for the setting, fit to be printed: secrets and what URLs have before their host are hidden.
+// printable is a text for the setting, fit to be printed: secrets and what URLs have before their host are hidden. It
+// is used for every value that leaves the package: dumps, messages and the help text.
 func (s *Setting) printable(text string) string {
 	switch {
 	case s.Secret && text != "":
@@ -29,12 +30,13 @@ func (s *Setting) printable(text string) string {
 	}
 }
 
-// envName is a setting's name as part of a variable's.
+// envName is a setting's name as part of a variable's. kv-cache becomes KV_CACHE between prefix and suffix.
 func envName(prefix, name, suffix string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + suffix
 }
 
-// parsePairs reads a list key=value,key=value, percent-encoded.
+// parsePairs reads a list key=value,key=value, percent-encoded. The form is that of OTEL_RESOURCE_ATTRIBUTES, after W3C
+// baggage. Of equal keys the last one counts.
 func parsePairs(s string) (map[string]string, error) {
 	m := make(map[string]string)
 	for pair := range strings.SplitSeq(s, ",") {

@@ -11,15 +11,15 @@ type Setting struct {
 	Key     string   // name of the flag, without dashes, and of the key in the file
 	Aliases []string // other names of the flag
 	Env     []string // variables, the first that is set wins
-	Group   string
-	Doc     string
-	Default string
-	Secret  bool   // never printed
-	URL     bool   // printed without the name and password it may have
-	Ignored string // why the setting has no effect; empty for one that has
+	Group   string   // heading of the help text
+	Doc     string   // what it does, in sentences
+	Default string   // as text
+	Secret  bool     // never printed
+	URL     bool     // printed without the name and password it may have
+	Ignored string   // why the setting has no effect; empty for one that has
 
-	value  value
-	source Source
+	value  value  // bound to a field of the Config
+	source Source // of the present value
 }
 
 // Source is where a value came from.
@@ -39,11 +39,12 @@ func (s *Setting) Value() string { return s.printable(s.value.String()) }
 
 // table collects settings; add returns the row for the rare further attribute.
 type table struct {
-	group string
-	rows  []*Setting
+	group string     // of the settings that are added next
+	rows  []*Setting // in the order of the help text
 }
 
-// add appends a setting to the current group; env holds its variables, separated by blanks.
+// add appends a setting to the current group; env holds its variables, separated by blanks. Keys, variables and order
+// are what operators see: a test compares them with configs/frontend.yaml.
 func (t *table) add(key, env string, v value, doc string) *Setting {
 	s := &Setting{Key: key, Env: strings.Fields(env), Group: t.group, Doc: doc, Default: v.String(), value: v}
 	t.rows = append(t.rows, s)
@@ -201,6 +202,12 @@ func (t *table) addPlane(c *Config) {
 		seconds(&c.Plane.Quarantine, 5*time.Second, 0), "How long a worker that failed is left out; 0 for not at all.")
 	t.add("max-attempts", "PORTICO_MAX_ATTEMPTS", integer(&c.Plane.MaxAttempts, 3, 1, 100),
 		"How many workers a request is offered to before its answer begins.")
+	t.add("migration-limit", "DYN_MIGRATION_LIMIT", integer(&c.Plane.MigrationLimit, 3, 0, math.MaxInt32),
+		"How often one request may go on at another worker after its own was lost during the answer; 0 for never.")
+	t.add("migration-max-seq-len", "DYN_MIGRATION_MAX_SEQ_LEN",
+		integer(&c.Plane.MigrationMaxSeqLen, 0, 0, math.MaxInt32),
+		"Tokens of prompt and answer together beyond which a request no longer goes on elsewhere, since they have to be "+
+			"kept; 0 for no bound.")
 	t.add("tcp-response-stream-host", "DYN_TCP_RESPONSE_STREAM_HOST", text(&c.CallHome.Host, ""),
 		"Address or interface that workers send answers to; default: the first that isn't loopback.")
 	t.add("tcp-response-stream-port", "DYN_TCP_RESPONSE_STREAM_PORT", integer(&c.CallHome.Port, 0, 0, 65535),

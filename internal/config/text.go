@@ -10,7 +10,8 @@ import (
 // Settings returns the table, in the order of the help text.
 func (c *Config) Settings() []*Setting { return c.settings }
 
-// Help is the text of --help: every flag with its meaning, variable and default, by group.
+// Help is the text of --help: every flag with its meaning, variable and default, by group. Settings without effect are
+// left out; IgnoredHelp has them.
 func Help() string {
 	var b strings.Builder
 	group := ""
@@ -44,6 +45,7 @@ func IgnoredHelp() string {
 		}
 		flags[s.Ignored] = append(flags[s.Ignored], "--"+s.Key)
 	}
+	// In the order of the table, each reason where it first appears.
 	for _, reason := range reasons {
 		fmt.Fprintf(&b, "  %s:\n", reason)
 		b.WriteString(wrap(strings.Join(flags[reason], " "), "      ", 110))
@@ -68,7 +70,8 @@ func (s *Setting) facts() string {
 	return "(" + facts + ")"
 }
 
-// wrap breaks a text into lines of at most width, each with the indent.
+// wrap breaks a text into lines of at most width, each with the indent. A word longer than the width has a line of its
+// own.
 func wrap(text, indent string, width int) string {
 	var b strings.Builder
 	line := indent
@@ -83,7 +86,8 @@ func wrap(text, indent string, width int) string {
 	return b.String()
 }
 
-// Example is configs/frontend.yaml: every key with its default and meaning, all commented out.
+// Example is configs/frontend.yaml: every key with its default and meaning, all commented out. It ends up in the
+// repository, so it must be the same on every machine.
 func Example() []byte {
 	var b strings.Builder
 	b.WriteString(`# Portico's frontend: every setting with its default. Remove the # before a key to change it, and start with
@@ -116,7 +120,8 @@ func Example() []byte {
 }
 
 // Redacted is the configuration as YAML that Load would read, with secrets hidden and the source of each value that
-// isn't a default.
+// isn't a default. Hidden secrets would be read back as they are printed: the dump is for looking at, and for settings
+// without any.
 func (c *Config) Redacted() []byte {
 	var b strings.Builder
 	for _, s := range c.settings {

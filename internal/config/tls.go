@@ -10,8 +10,8 @@ import (
 
 // ServerTLS is the identity this process shows to those that connect to it.
 type ServerTLS struct {
-	CertPath     string
-	KeyPath      string
+	CertPath     string // PEM, the chain included; empty for no TLS
+	KeyPath      string // PEM, of the certificate
 	ClientCAPath string // authorities whose certificate a client must show; empty asks for none
 }
 
@@ -19,8 +19,8 @@ type ServerTLS struct {
 type ClientTLS struct {
 	CAPath   string // authorities to trust in place of the system's
 	CertPath string // certificate to show
-	KeyPath  string
-	Insecure bool // trust any server
+	KeyPath  string // of the certificate
+	Insecure bool   // trust any server
 }
 
 // Enabled reports whether anything was said about TLS.

@@ -11,15 +11,16 @@ import (
 
 // value is the typed side of a setting: a variable in a Config and how text becomes its value.
 type value interface {
-	set(text string) error
-	String() string  // as set would take it
-	allowed() string // what set takes, for help and errors
-	kind() string    // the word for an argument in the help text
+	set(text string) error // leaves the variable alone on failure
+	String() string        // as set would take it
+	allowed() string       // what set takes, for help and errors
+	kind() string          // the word for an argument in the help text
 }
 
 // text is any string.
 type textValue struct{ p *string }
 
+// text binds a string, and gives it its default, as the other constructors do.
 func text(p *string, def string) value { *p = def; return textValue{p} }
 
 // set takes any text, the empty one too.
@@ -39,13 +40,14 @@ func (v pathValue) kind() string    { return "PATH" }
 
 // choiceValue is one of a few words.
 type choiceValue struct {
-	p     *string
-	words []string
+	p     *string  // never empty
+	words []string // all that are allowed
 }
 
 // choice binds a word. Case matters, as it does in Dynamo.
 func choice(p *string, def string, words ...string) value { *p = def; return choiceValue{p, words} }
 
+// set takes one of the words, letter by letter.
 func (v choiceValue) set(s string) error {
 	if !slices.Contains(v.words, s) {
 		return errNotAllowed
@@ -63,6 +65,7 @@ type boolValue struct{ p *bool }
 // boolean binds a switch.
 func boolean(p *bool, def bool) value { *p = def; return boolValue{p} }
 
+// set takes these in any case.
 func (v boolValue) set(s string) error {
 	switch strings.ToLower(s) {
 	case "1", "true", "yes", "on":
@@ -81,8 +84,8 @@ func (v boolValue) kind() string    { return "" }
 // intValue is a whole number within bounds, stored times a unit.
 type intValue[T int | int64 | uint32 | uint64] struct {
 	p        *T
-	min, max int64
-	unit     int64
+	min, max int64 // in the unit, both allowed
+	unit     int64 // what one stands for
 }
 
 // integer binds a whole number. A maximum of math.MaxInt32 reads as no maximum.
@@ -96,6 +99,7 @@ func scaled[T int | int64 | uint32 | uint64](p *T, def, minimum, maximum, unit i
 	return intValue[T]{p, minimum, maximum, unit}
 }
 
+// set takes decimal digits with an optional sign. Maximum times unit fits T: the table sees to it.
 func (v intValue[T]) set(s string) error {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < v.min || n > v.max {
@@ -118,8 +122,8 @@ func (v intValue[T]) kind() string { return "NUMBER" }
 // durationValue is a number in the setting's unit, or a number with a unit of its own.
 type durationValue struct {
 	p        *time.Duration
-	unit     time.Duration
-	min, max time.Duration
+	unit     time.Duration // of a number without one
+	min, max time.Duration // both allowed
 }
 
 // longest is the bound of every duration: anything longer is a slip.
@@ -185,6 +189,7 @@ func number(p *float64, def, minimum, maximum float64) value {
 	return numberValue{p, minimum, maximum}
 }
 
+// set takes what strconv does, exponents included.
 func (v numberValue) set(s string) error {
 	n, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(n >= v.min && n <= v.max) { // written so that NaN is refused
@@ -203,6 +208,7 @@ type listValue struct{ p *[]string }
 // list binds a list.
 func list(p *[]string, def ...string) value { *p = def; return listValue{p} }
 
+// set drops blanks around elements and elements that are empty; a list of nothing is refused.
 func (v listValue) set(s string) error {
 	var elements []string
 	for element := range strings.SplitSeq(s, ",") {
@@ -226,6 +232,7 @@ type pairsValue struct{ p *map[string]string }
 // pairs binds keys and values.
 func pairs(p *map[string]string) value { *p = nil; return pairsValue{p} }
 
+// set replaces all pairs at once: layers don't mix.
 func (v pairsValue) set(s string) error {
 	m, err := parsePairs(s)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// readYAML reads a file of key: value. A list may stand for a list with commas.
+// readYAML reads a file of key: value. A list may stand for a list with commas. Problems name the file and the line;
+// values are checked when they are applied, like all others.
 func (c *Config) readYAML(name string, readFile func(string) ([]byte, error)) ([]assignment, []Problem) {
 	fail := func(line int, message string) []Problem {
 		return []Problem{{Key: position(name, line), Message: message}}
@@ -40,7 +41,7 @@ func (c *Config) readYAML(name string, readFile func(string) ([]byte, error)) ([
 	return c.readMapping(name, root)
 }
 
-// readMapping turns the keys of the file into assignments.
+// readMapping turns the keys of the file into assignments. A mapping's content alternates between keys and values.
 func (c *Config) readMapping(name string, root *yaml.Node) (assignments []assignment, problems []Problem) {
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -75,7 +76,8 @@ func (c *Config) readMapping(name string, root *yaml.Node) (assignments []assign
 	return assignments, problems
 }
 
-// nodeText is a scalar as it is written, or a list of them with commas.
+// nodeText is a scalar as it is written, or a list of them with commas. Scalars aren't decoded by YAML's rules: yes
+// stays yes, and 010 stays three digits, for the setting to read.
 func nodeText(node *yaml.Node) (string, error) {
 	switch {
 	case node.Kind == yaml.AliasNode:

@@ -35,12 +35,13 @@ const (
 	Unavailable                  // 503
 	Timeout                      // 504
 	Overloaded                   // 529, or DYN_HTTP_OVERLOAD_STATUS_CODE
+	TooSlow                      // 408: the client took too long to send its request
 )
 
 var kindNames = [...]string{
 	"internal", "bad_request", "unauthenticated", "permission_denied", "not_found", "conflict", "too_large",
 	"unsupported_media", "rate_limited", "header_too_large", "cancelled", "not_implemented", "bad_gateway",
-	"unavailable", "timeout", "overloaded",
+	"unavailable", "timeout", "overloaded", "too_slow",
 }
 
 // String returns the kind's name as used in logs and metric labels.

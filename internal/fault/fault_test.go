@@ -56,7 +56,7 @@ func TestCopiesKeepTheOriginal(t *testing.T) {
 
 func TestKindNames(t *testing.T) {
 	seen := map[string]bool{}
-	for k := fault.Internal; k <= fault.Overloaded; k++ {
+	for k := fault.Internal; k <= fault.TooSlow; k++ {
 		if name := k.String(); name == "unknown" || seen[name] {
 			t.Errorf("kind %d is named %q", k, name)
 		} else {

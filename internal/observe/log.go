@@ -15,17 +15,19 @@ const Target = "target"
 
 // LogOptions says what is logged and how. The zero value logs from Info on, as text.
 type LogOptions struct {
-	Level   slog.Level
+	Level   slog.Level            // the lowest that is logged
 	Targets map[string]slog.Level // levels of loggers with a Target
 	JSON    bool                  // one JSON object a line, with Dynamo's key names
 }
 
-// NewLogger returns a logger that writes to w.
+// NewLogger returns a logger that writes to w. Lines are written one at a time, each with one call of w.Write. The maps
+// in opts must not change any more.
 func NewLogger(w io.Writer, opts LogOptions) *slog.Logger {
 	lowest := opts.Level
 	for _, level := range opts.Targets {
 		lowest = min(lowest, level)
 	}
+	// The inner handler lets through what any target wants; ours, in front of it, knows which target is speaking.
 	handlerOpts := &slog.HandlerOptions{Level: lowest, ReplaceAttr: rename(opts.JSON)}
 	var inner slog.Handler = slog.NewTextHandler(w, handlerOpts)
 	if opts.JSON {
@@ -38,6 +40,7 @@ func NewLogger(w io.Writer, opts LogOptions) *slog.Logger {
 func rename(json bool) func([]string, slog.Attr) slog.Attr {
 	return func(groups []string, a slog.Attr) slog.Attr {
 		switch {
+		// Inside a group these keys are somebody's own attributes.
 		case len(groups) > 0:
 		case a.Key == slog.LevelKey:
 			if level, ok := a.Value.Any().(slog.Level); ok && level < slog.LevelDebug {
@@ -52,10 +55,10 @@ func rename(json bool) func([]string, slog.Attr) slog.Attr {
 
 // handler filters by target and adds the ids of the trace a line belongs to.
 type handler struct {
-	inner   slog.Handler
-	level   slog.Level
-	targets map[string]slog.Level
-	grouped bool // attributes from here on are inside a group: none of them is the target
+	inner   slog.Handler          // formats and writes
+	level   slog.Level            // of this logger's target, or the default
+	targets map[string]slog.Level // by name; only read
+	grouped bool                  // attributes from here on are inside a group: none of them is the target
 }
 
 // Enabled implements slog.Handler.

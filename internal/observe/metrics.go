@@ -14,6 +14,7 @@ import (
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	version, revision := Version()
+	// The usual way to join a build to other series: a constant with labels.
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "portico_build_info",
 		Help:        "Always 1; the labels say which build this is.",
@@ -31,6 +32,7 @@ func Version() (version, revision string) {
 	if !ok {
 		return version, revision
 	}
+	// Only a build of a tagged module has a version.
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		version = v
 	}
@@ -46,6 +48,7 @@ func Version() (version, revision string) {
 // Everything else passes through as it is. The work is done when metrics are gathered, so that the code that counts
 // knows nothing of it.
 func WithPrefix(inner prometheus.Gatherer, from, to string) prometheus.Gatherer {
+	// The default prefix costs nothing.
 	if from == to {
 		return inner
 	}
@@ -57,6 +60,7 @@ func WithPrefix(inner prometheus.Gatherer, from, to string) prometheus.Gatherer 
 				f.Name = &name
 			}
 		}
+		// The exposition wants families sorted by name, and the new names sort differently.
 		slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 		return families, err
 	})

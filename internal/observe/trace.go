@@ -22,16 +22,16 @@ import (
 
 // TraceOptions says where traces go. The zero value exports none.
 type TraceOptions struct {
-	Endpoint    string // URL, complete with its path; empty exports nothing
-	Protocol    string // "grpc", or anything else for http/protobuf
-	Headers     map[string]string
-	Timeout     time.Duration // of one export; zero means 10 s
-	Compression string        // "gzip", or anything else for none
-	Service     string
+	Endpoint    string            // URL, complete with its path; empty exports nothing
+	Protocol    string            // "grpc", or anything else for http/protobuf
+	Headers     map[string]string // sent with every export
+	Timeout     time.Duration     // of one export; zero means 10 s
+	Compression string            // "gzip", or anything else for none
+	Service     string            // service.name; empty: the library's own
 	Attributes  map[string]string // of the resource
 	Sampler     string            // OpenTelemetry's name; empty means parentbased_always_on
 	SamplerArg  float64           // share of the requests, for the samplers named …ratio
-	Log         *slog.Logger
+	Log         *slog.Logger      // nil: slog.Default()
 }
 
 // flushTimeout bounds what Close waits for a collector that doesn't answer.
@@ -39,12 +39,13 @@ const flushTimeout = 5 * time.Second
 
 // Tracing makes spans and exports them.
 type Tracing struct {
-	provider trace.TracerProvider
+	provider trace.TracerProvider     // never nil
 	sdk      *sdktrace.TracerProvider // nil when nothing is exported
-	exporter *otlptrace.Exporter
+	exporter *otlptrace.Exporter      // nil like sdk
 }
 
 // StartTracing prepares the export. The collector isn't contacted before there are spans, so that it may come later.
+// The library's goroutines run until Close.
 func StartTracing(ctx context.Context, opts TraceOptions) (*Tracing, error) {
 	if opts.Endpoint == "" {
 		return &Tracing{provider: noop.NewTracerProvider()}, nil
@@ -69,6 +70,7 @@ func StartTracing(ctx context.Context, opts TraceOptions) (*Tracing, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		seldom.Do(func() { log.Warn("traces not exported", "error", err) })
 	}))
+	// Spans are exported in batches, beside the requests: a slow collector drops spans and delays nobody.
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithSampler(sampler),
 		sdktrace.WithResource(newResource(opts)))
 	return &Tracing{provider: provider, sdk: provider, exporter: exporter}, nil
@@ -80,7 +82,8 @@ func (t *Tracing) Tracer(name string) trace.Tracer { return t.provider.Tracer(na
 // Exporting reports whether spans go anywhere.
 func (t *Tracing) Exporting() bool { return t.sdk != nil }
 
-// Close exports what is still waiting, for a bounded time, and ends the export.
+// Close exports what is still waiting, for a bounded time, and ends the export. It is called once, after the last span
+// has ended.
 func (t *Tracing) Close(ctx context.Context) error {
 	if t.sdk == nil {
 		return nil
@@ -103,6 +106,7 @@ func Propagator() propagation.TextMapPropagator {
 	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 }
 
+// newClient returns the exporter's transport. A URL with the scheme http is not encrypted.
 func newClient(opts TraceOptions) otlptrace.Client {
 	gzip := opts.Compression == "gzip"
 	if opts.Protocol == "grpc" {
@@ -139,7 +143,8 @@ func newResource(opts TraceOptions) *resource.Resource {
 	return merged
 }
 
-// newSampler knows OpenTelemetry's names of samplers.
+// newSampler knows OpenTelemetry's names of samplers. Those that begin with parentbased follow the client's decision
+// where there is one.
 func newSampler(name string, arg float64) (sdktrace.Sampler, error) {
 	switch name {
 	case "always_on":

@@ -14,6 +14,7 @@ var classes = map[string]struct {
 	kind   fault.Kind
 	phrase string
 }{
+	// The keys are the names on the wire.
 	"InvalidRequest":    {fault.BadRequest, "Invalid request"},
 	"Unauthenticated":   {fault.Unauthenticated, "Authentication required"},
 	"PermissionDenied":  {fault.PermissionDenied, "Permission denied"},
@@ -31,6 +32,7 @@ var classes = map[string]struct {
 	"Internal":          {fault.Internal, internalPhrase},
 }
 
+// internalPhrase is all a client learns of failures nobody meant for it.
 const internalPhrase = "Internal server error"
 
 // workerFault makes a fault of an error item. Nothing but what the worker marked as public reaches the client. first
@@ -40,6 +42,7 @@ func workerFault(it *worker.Item, first bool) *fault.Error {
 	if e == nil { // an error event that says nothing
 		return engineFault("", first)
 	}
+	// A bare engine error may still name a status inside its text.
 	if unclassified(e) && e.PublicType == "" {
 		return engineFault(e.Message, first).Because(e)
 	}
@@ -48,6 +51,7 @@ func workerFault(it *worker.Item, first bool) *fault.Error {
 		class = "RateLimited"
 	}
 	c, ok := classes[class]
+	// Workers newer than this table may know further classes.
 	if !ok {
 		c = classes["Internal"]
 	}
@@ -57,6 +61,7 @@ func workerFault(it *worker.Item, first bool) *fault.Error {
 		if e.Public != "" {
 			f.Message = e.Public
 		}
+	// These come as JSON objects of numbers (limits, counts), made to be shown.
 	case "context_length", "size_limit", "rate_limit":
 		if json.Unmarshal(e.PublicRaw, &f.Details) != nil {
 			f.Details = nil
@@ -73,6 +78,7 @@ func unclassified(e *worker.Error) bool {
 	if e.Class != "Internal" {
 		return false
 	}
+	// Other reasons say what happened inside the worker, and are a classification of their own.
 	switch e.Reason {
 	case "runtime.unclassified", "backend.unknown":
 		return true
@@ -89,7 +95,7 @@ var statuses = map[int]string{
 }
 
 // engineFault makes a fault of an engine's own message, which is private. Engines may state a status by making it a
-// JSON object {"code":N,"message":…}.
+// JSON object {"code":N,"message":…}. The message goes to the log only: engines quote prompts and paths in theirs.
 func engineFault(message string, first bool) *fault.Error {
 	var said struct {
 		Code int `json:"code"`
@@ -98,6 +104,7 @@ func engineFault(message string, first bool) *fault.Error {
 	if strings.HasPrefix(message, "{") && json.Unmarshal([]byte(message), &said) == nil && said.Code != 0 {
 		status = said.Code
 	}
+	// A status below 400 in an error makes no sense and is internal too.
 	class := "Internal"
 	switch name, ok := statuses[status]; {
 	case ok:
@@ -107,6 +114,7 @@ func engineFault(message string, first bool) *fault.Error {
 	}
 	c := classes[class]
 	f := &fault.Error{Kind: c.kind, Origin: fault.FromWorker, Message: c.phrase}
+	// After the first output the client has its status: there is nobody left to tell the engine's to.
 	if c.kind == fault.Internal && first {
 		f.Details = map[string]any{"backend_status": status}
 	}

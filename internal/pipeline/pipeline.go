@@ -12,11 +12,11 @@ import (
 
 // Meta is what is known of a request beside its body.
 type Meta struct {
-	RequestID   string // UUID; response ids are made from it
-	Traceparent string // of the span the worker is to continue; empty: none
-	Tracestate  string
-	XRequestID  string
-	Metadata    map[string]string
+	RequestID   string            // UUID; response ids are made from it
+	Traceparent string            // of the span the worker is to continue; empty: none
+	Tracestate  string            // goes with Traceparent
+	XRequestID  string            // the client's x-request-id; empty: none
+	Metadata    map[string]string // headers meant for the worker, without their prefix
 
 	// Routing hints from headers; they give way to the body's nvext.
 	BackendInstanceID, PrefillWorkerID *uint64
@@ -28,10 +28,10 @@ type Meta struct {
 
 // Prepared is a request ready to be sent: one worker request for each prompt.
 type Prepared struct {
-	Set      *catalog.Set
-	Model    string // as the client named it
-	Meta     Meta
-	Chat     bool
+	Set      *catalog.Set      // what serves the model; held until the request ends
+	Model    string            // as the client named it
+	Meta     Meta              // as given to Prepare
+	Chat     bool              // false: a completion
 	Choices  int               // n: choices for each prompt
 	Requests []*worker.Request // one for each prompt of a batch; one for chat; nil for Text workers
 	Pin      *uint64           // the instance the client insists on
@@ -51,9 +51,9 @@ type Delta struct {
 	TopLogProbs [][]worker.TopLogProb // for TokenIDs; empty: none
 
 	Finish     worker.FinishReason // empty while the choice goes on
-	StopReason worker.StopReason
-	Usage      *worker.Usage   // the worker's own count, when it gives one
-	EngineData json.RawMessage // passed to nvext.engine_data when asked for
+	StopReason worker.StopReason   // what stopped the choice, with Finish stop; may be empty
+	Usage      *worker.Usage       // the worker's own count, when it gives one
+	EngineData json.RawMessage     // passed to nvext.engine_data when asked for
 
 	Raw     []byte   // Text workers: one chunk in the client's format, as JSON
 	Event   string   // an annotation of the worker's: name
@@ -67,6 +67,7 @@ type Delta struct {
 type Sink interface {
 	// Start is called once, when a worker has begun to answer and before any delta. Failures before it become a status.
 	Start(p *Prepared) error
+	// Delta takes one delta. It must copy what it keeps.
 	Delta(d *Delta) error
 	// Flush tells that nothing more has been received yet: what was gathered is to go out now. Run doesn't flush at the
 	// end: its caller knows what is still to be added.

@@ -20,6 +20,7 @@ func (p *Pipeline) PrepareChat(
 ) (*Prepared, error) {
 	out := newPrepared(set, meta, &req.Common)
 	out.Chat = true
+	// Counted before anything here can refuse the request: the metric tells what clients ask for.
 	p.prepare.countMedia(req.Model, req.Conversation.Media)
 	// Workers that take text have their own template and tokenizer.
 	if set.TakesText() {
@@ -35,9 +36,11 @@ func (p *Pipeline) PrepareChat(
 	if err != nil {
 		return nil, err
 	}
+	// No engine can start from nothing.
 	if q.TokenIDs = ids; len(ids) == 0 {
-		return nil, fault.Bad("messages", "the conversation renders to an empty prompt")
+		return nil, fault.Bad("messages", "`messages` render to an empty prompt").WithCode("invalid_value")
 	}
+	// Chat leaves an absent max_tokens to the worker, which knows its context.
 	if err := fitBudget(set, q, "messages", false); err != nil {
 		return nil, err
 	}
@@ -46,7 +49,8 @@ func (p *Pipeline) PrepareChat(
 	return out, nil
 }
 
-// PrepareCompletion tokenises and maps a validated completion request; see PrepareChat.
+// PrepareCompletion tokenises and maps a validated completion request; see PrepareChat. Prompts of a batch become
+// requests of their own, in order.
 func (p *Pipeline) PrepareCompletion(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.CompletionRequest,
 ) (*Prepared, error) {
@@ -55,6 +59,7 @@ func (p *Pipeline) PrepareCompletion(
 		out.Raw = req.Forward()
 		return out, nil
 	}
+	// Every prompt is tokenised before any is mapped: a batch is refused as a whole.
 	prompts, err := p.completionTokens(ctx, set, req)
 	if err != nil {
 		return nil, err
@@ -80,6 +85,7 @@ func newPrepared(set *catalog.Set, meta Meta, c *openai.Common) *Prepared {
 	if c.N != nil {
 		out.Choices = int(*c.N)
 	}
+	// Later assignments win: header, then the body's decode worker, then the body's instance.
 	out.Pin = meta.BackendInstanceID
 	if x := c.NvExt; x != nil {
 		switch {
@@ -111,9 +117,11 @@ func (p *Pipeline) chatTokens(ctx context.Context, out *Prepared, req *openai.Ch
 
 // render applies the model's template to the conversation.
 func (p *Pipeline) render(ctx context.Context, set *catalog.Set, req *openai.ChatRequest) (string, error) {
+	// Base models have none; their prompt is what the client writes.
 	if set.Renderer == nil {
 		return "", fault.Bad("model", "model %q has no chat template; use /v1/completions", req.Model)
 	}
+	// Blocks until the renderer has room and has rendered, each within its time-out.
 	ctx, span := p.tracer.Start(ctx, "prepost.render")
 	defer span.End()
 	// One clock for the metric and for what the template takes as now.
@@ -142,7 +150,9 @@ func (p *Pipeline) tokenise(ctx context.Context, tokenizer prepost.Tokenizer, te
 	ctx, span := p.tracer.Start(ctx, "prepost.tokenise")
 	defer span.End()
 	begin := time.Now()
+	// Blocks until the executor has room or ctx ends.
 	ids, err := tokenizer.Encode(ctx, text, false)
+	// Waiting for the executor counts: it is what the client notices.
 	took := time.Since(begin)
 	p.prepare.tokenise.Observe(took.Seconds())
 	p.prepare.latency.Observe(float64(took) / float64(time.Millisecond))
@@ -169,6 +179,7 @@ func (p *Pipeline) completionTokens(
 	if req.PromptEmbeds != nil {
 		return [][]uint32{{}}, nil
 	}
+	// Ids are used as they are, unchecked for emptiness: that has been validated.
 	if len(req.Prompt.Tokens) > 0 {
 		for i, ids := range req.Prompt.Tokens {
 			if err := checkTokens(set.Tokenizer, ids, promptPath(&req.Prompt, i)); err != nil {
@@ -186,7 +197,8 @@ func (p *Pipeline) completionTokens(
 			return nil, err
 		}
 		if len(ids) == 0 {
-			return nil, fault.Bad(promptPath(&req.Prompt, i), "the prompt has no tokens")
+			at := promptPath(&req.Prompt, i)
+			return nil, fault.Bad(at, "`%s` has no tokens", at).WithCode("invalid_value")
 		}
 		out[i] = ids
 	}
@@ -201,14 +213,15 @@ func promptPath(p *openai.Prompt, i int) string {
 	return "prompt"
 }
 
-// checkTokens refuses ids outside the vocabulary: a worker may not survive them.
+// checkTokens refuses ids outside the vocabulary: a worker may not survive them. path is the JSON path of the array.
 func checkTokens(tokenizer prepost.Tokenizer, ids []uint32, path string) error {
 	// VocabSize counts added tokens too, so every id the tokenizer itself gives passes.
 	size := tokenizer.VocabSize()
 	for i, id := range ids {
 		if int64(id) >= int64(size) {
 			at := path + "[" + strconv.Itoa(i) + "]"
-			return fault.Bad(at, "`%s` must be a token id below %d, the size of the vocabulary, not %d", at, size, id)
+			return fault.Bad(at, "`%s` must be a token id below %d, the size of the vocabulary, not %d", at, size, id).
+				WithCode("invalid_value")
 		}
 	}
 	return nil

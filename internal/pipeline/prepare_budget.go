@@ -19,6 +19,7 @@ type tokenBudget struct {
 // beyond the context. A completion without max_tokens gets the room that is left. Without a budget overlong requests
 // are the worker's business.
 func fitBudget(set *catalog.Set, q *worker.Request, path string, fill bool) error {
+	// The worker's own JSON, parsed for each request: it is three members, and cards change.
 	raw, ok := set.Card.RuntimeConfig.RuntimeData["token_budget"]
 	if !ok {
 		return nil
@@ -35,6 +36,7 @@ func fitBudget(set *catalog.Set, q *worker.Request, path string, fill bool) erro
 	}
 	if q.Stop.MaxTokens == nil {
 		if fill {
+			// room is positive here: the check above has refused all else.
 			left := uint32(room)
 			q.Stop.MaxTokens = &left
 		}
@@ -46,6 +48,8 @@ func fitBudget(set *catalog.Set, q *worker.Request, path string, fill bool) erro
 	return nil
 }
 
+// tooLong is the failure of a request beyond the context, with OpenAI's code: clients shorten their history on seeing
+// it. An answer of unknown length counts as one token.
 func tooLong(path string, limit, prompt, asked int64) error {
 	e := fault.Bad(path, "The model's context holds %d tokens, but the request needs %d (%d of the prompt, %d to "+
 		"generate)", limit, prompt+max(asked, 1), prompt, max(asked, 1)).WithCode("context_length_exceeded")

@@ -16,6 +16,8 @@ const noParameters = `{"type":"object","properties":{}}`
 // chatGuided returns the guided_decoding object of a chat request; empty: none. A call that has to be made comes before
 // the form of the answer: a call is no answer.
 func chatGuided(req *openai.ChatRequest) (json.RawMessage, error) {
+	// The order is the precedence: call, response_format, guided_*. That no two stand in each other's way has been
+	// validated.
 	schema, err := callSchema(req)
 	if err != nil {
 		return nil, err
@@ -36,6 +38,7 @@ func chatGuided(req *openai.ChatRequest) (json.RawMessage, error) {
 // are nothing to guide by.
 func commonGuided(c *openai.Common) json.RawMessage {
 	var w objectWriter
+	// At most one of the four is set; each empty one writes nothing.
 	w.raw("json", c.GuidedJSON)
 	if c.GuidedRegex != nil {
 		w.text("regex", *c.GuidedRegex)
@@ -66,6 +69,7 @@ func formatSchema(f *openai.ResponseFormat) json.RawMessage {
 	switch {
 	case f == nil:
 		return nil
+	// JSON mode of OpenAI's: an object, whatever its members.
 	case f.Type == "json_object":
 		return json.RawMessage(`{"type":"object"}`)
 	case f.Type == "json_schema" && f.JSONSchema != nil:
@@ -90,6 +94,7 @@ func callSchema(req *openai.ChatRequest) (json.RawMessage, error) {
 			}
 		}
 	case "required":
+		// Absent is true, as OpenAI documents it.
 		one := req.ParallelToolCalls != nil && !*req.ParallelToolCalls
 		return callListSchema(req.ToolList, one)
 	}
@@ -109,6 +114,7 @@ func parameters(t *openai.Tool) json.RawMessage {
 func callListSchema(tools []openai.Tool, one bool) (json.RawMessage, error) {
 	// Written by hand: the schemas inside keep the client's key order, which guides the order the model writes in.
 	out := []byte(`{"type":"array","minItems":1,`)
+	// At least one call is what required means; more are welcome unless the client says otherwise.
 	if one {
 		out = append(out, `"maxItems":1,`...)
 	}
@@ -121,19 +127,20 @@ func callListSchema(tools []openai.Tool, one bool) (json.RawMessage, error) {
 		}
 		schema, lifted, err := splitDefs(parameters(&tools[i]))
 		if err != nil {
-			return nil, fault.Bad("tools", "the parameters of function %q are not a JSON schema", tools[i].Name)
+			return nil, fault.Bad("tools", "`tools`: the parameters of function %q are not a JSON schema", tools[i].Name)
 		}
 		// The same definition in several tools is the rule, two of one name the exception; there, no schema is right.
 		for _, def := range lifted {
 			if had, ok := seen[def.name]; ok {
 				if !bytes.Equal(had, def.schema) {
-					return nil, fault.Bad("tools", "the tools define %q in $defs differently; give it one name each", def.name)
+					return nil, fault.Bad("tools", "the `tools` define %q in $defs differently; give it one name each", def.name)
 				}
 				continue
 			}
 			seen[def.name] = def.schema
 			defs.raw(def.name, def.schema)
 		}
+		// A name and the parameters that go with it: anyOf keeps a model from mixing two tools.
 		out = append(out, `{"properties":{"name":{"type":"string","enum":[`...)
 		out = append(appendQuoted(out, tools[i].Name), `]},"parameters":`...)
 		out = append(append(out, schema...), `},"required":["name","parameters"]}`...)
@@ -147,8 +154,8 @@ func callListSchema(tools []openai.Tool, one bool) (json.RawMessage, error) {
 
 // definition is one member of a schema's $defs.
 type definition struct {
-	name   string
-	schema json.RawMessage
+	name   string          // what a reference names after #/$defs/
+	schema json.RawMessage // as the client wrote it
 }
 
 // splitDefs returns a schema without its $defs, and these.
@@ -171,6 +178,7 @@ func splitDefs(schema json.RawMessage) (json.RawMessage, []definition, error) {
 			return nil
 		})
 	})
+	// A schema of nothing but definitions allows everything.
 	if rest.buf == nil {
 		return json.RawMessage("{}"), defs, err
 	}
@@ -183,11 +191,13 @@ func eachMember(raw json.RawMessage, do func(name string, value json.RawMessage)
 	if _, err := dec.ReadToken(); err != nil {
 		return err
 	}
+	// On a syntax error the kind is none, and the next read returns it.
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadToken()
 		if err != nil {
 			return err
 		}
+		// The token is only valid until the next read.
 		key := name.String()
 		value, err := dec.ReadValue()
 		if err != nil {

@@ -47,6 +47,7 @@ func chatRequest(set *catalog.Set, meta *Meta, req *openai.ChatRequest) (*worker
 func completionRequest(set *catalog.Set, meta *Meta, req *openai.CompletionRequest) *worker.Request {
 	q := commonRequest(set, meta, &req.Common)
 	q.Sampling.GuidedDecoding = commonGuided(&req.Common)
+	// Completions have numbers where chat has a switch and a number.
 	q.Sampling.BestOf = asUint8(req.BestOf)
 	q.Stop.MaxTokens = asUint32(req.MaxTokens)
 	q.Output.Logprobs = asUint32(req.Logprobs)
@@ -60,11 +61,13 @@ func completionRequest(set *catalog.Set, meta *Meta, req *openai.CompletionReque
 // commonRequest maps what both kinds of request share.
 func commonRequest(set *catalog.Set, meta *Meta, c *openai.Common) *worker.Request {
 	q := &worker.Request{
-		Model:       c.Model,
-		Stop:        stopConditions(set, c),
-		Sampling:    samplingOptions(c),
+		Model:    c.Model,
+		Stop:     stopConditions(set, c),
+		Sampling: samplingOptions(c),
+		// Shared with the set: read-only.
 		EOSTokenIDs: set.EOS,
 		MDCSum:      set.MDCSum,
+		// Workers want a list, also an empty one.
 		Annotations: []string{},
 		Output: worker.OutputOptions{
 			PromptLogprobs:         asUint32(c.PromptLogprobs),
@@ -112,6 +115,7 @@ func stopConditions(set *catalog.Set, c *openai.Common) worker.StopConditions {
 // defaults of their own.
 func samplingOptions(c *openai.Common) worker.SamplingOptions {
 	s := worker.SamplingOptions{
+		// Ranges are checked before: the conversions lose nothing but float precision.
 		N:                 asUint8(c.N),
 		PresencePenalty:   single(c.PresencePenalty),
 		FrequencyPenalty:  single(c.FrequencyPenalty),
@@ -137,7 +141,7 @@ func samplingOptions(c *openai.Common) worker.SamplingOptions {
 }
 
 // cacheSalt returns the salt that separates this request's cached prefixes from others': the body's before the
-// header's.
+// header's. An empty string in the body counts, and undoes the header's.
 func cacheSalt(meta *Meta, c *openai.Common) string {
 	if c.NvExt != nil && c.NvExt.CacheSalt != nil {
 		return *c.NvExt.CacheSalt
@@ -148,7 +152,8 @@ func cacheSalt(meta *Meta, c *openai.Common) string {
 	return meta.CacheSalt
 }
 
-// routing joins the routing hints of headers and body; the body wins.
+// routing joins the routing hints of headers and body; the body wins. The hints travel with the request for routers
+// behind it; the frontend's own choice follows the pin alone.
 func routing(set *catalog.Set, meta *Meta, x *openai.NvExt, salt string) worker.Routing {
 	r := worker.Routing{
 		BackendInstanceID: meta.BackendInstanceID,
@@ -157,11 +162,13 @@ func routing(set *catalog.Set, meta *Meta, x *openai.NvExt, salt string) worker.
 		PrefillDPRank:     meta.PrefillDPRank,
 		Priority:          meta.Priority,
 		StrictPriority:    meta.StrictPriority,
-		LoRAName:          set.LoRA,
-		CacheSalt:         salt,
+		// Empty for the base model.
+		LoRAName:  set.LoRA,
+		CacheSalt: salt,
 	}
 	// A body is written by whoever knows the request; headers are set by proxies for many.
 	if x != nil {
+		// Each hint by itself: a body that names a rank keeps the header's instance.
 		override(&r.BackendInstanceID, x.BackendInstanceID)
 		override(&r.PrefillWorkerID, x.PrefillWorkerID)
 		override(&r.DecodeWorkerID, x.DecodeWorkerID)
@@ -189,13 +196,15 @@ func override[T any](to **T, from *T) {
 	}
 }
 
-// extraArgs gathers what travels beside the request proper; it is empty when there is nothing.
+// extraArgs gathers what travels beside the request proper; it is empty when there is nothing. The shape is the
+// workers': {"nvext":{…},"sampling_options":{…}}.
 func extraArgs(c *openai.Common, salt string) json.RawMessage {
 	// Workers tell absent from empty here, so what has no content is not written at all.
 	var nvext, sampling objectWriter
 	if x := c.NvExt; x != nil {
 		nvext.texts("extra_fields", x.ExtraFields)
 		nvext.raw("metadata_upload", x.MetadataUpload)
+		// Tells the worker that the prompt is the client's own ids.
 		if x.TokenData != nil {
 			nvext.raw("token_in", json.RawMessage("true"))
 		}
@@ -211,12 +220,14 @@ func extraArgs(c *openai.Common, salt string) json.RawMessage {
 	sampling.raw("logprob_token_ids", c.LogprobTokenIDs)
 
 	var all objectWriter
+	// Two levels, each left out when it is empty.
 	all.raw("nvext", nvext.done())
 	all.raw("sampling_options", sampling.done())
 	return all.done()
 }
 
-// objectWriter writes a small JSON object member by member; empty members are left out, and so is an empty object.
+// objectWriter writes a small JSON object member by member; empty members are left out, and so is an empty object. A
+// member's order is that of the calls; names are not checked to be different.
 type objectWriter struct{ buf []byte }
 
 // name begins a member; the first one begins the object.
@@ -292,6 +303,7 @@ func single(v *float64) *float64 {
 	if v == nil {
 		return nil
 	}
+	// Widened again, because the wire types hold doubles: 0.7 becomes 0.699999988079071.
 	f := float64(float32(*v))
 	return &f
 }

@@ -13,6 +13,7 @@ var mediaKinds = [...]string{"image_url", "video_url", "audio_url"}
 
 // mediaKey returns the worker's name for a kind of content part; empty when it knows none.
 func mediaKey(kind string) string {
+	// Files have no name on the worker's side.
 	switch kind {
 	case "image_url", "video_url", "audio_url":
 		return kind

@@ -15,17 +15,18 @@ const inputTokensAttr = attribute.Key("gen_ai.usage.input_tokens")
 
 // prepareMetrics are the metrics of preparation, under the names operators already chart.
 type prepareMetrics struct {
-	template prometheus.Observer
-	tokenise prometheus.Observer
+	template prometheus.Observer      // seconds to render a conversation
+	tokenise prometheus.Observer      // seconds to encode one prompt
 	latency  prometheus.Observer      // the same as tokenise, in milliseconds
 	input    *prometheus.HistogramVec // by model, like the next three
-	images   *prometheus.HistogramVec
+	images   *prometheus.HistogramVec // content parts of each chat request
 	videos   *prometheus.HistogramVec
 	audio    *prometheus.HistogramVec
 }
 
 // The bounds are the ones dashboards for Dynamo expect.
 var (
+	// Seconds, then milliseconds, then counts.
 	templateBuckets = []float64{0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05}
 	tokeniseBuckets = []float64{0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1}
 	latencyBuckets  = []float64{0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
@@ -35,6 +36,7 @@ var (
 
 // newPrepareMetrics makes the metrics and registers them; nil registers none.
 func newPrepareMetrics(reg prometheus.Registerer) *prepareMetrics {
+	// Unregistered metrics still work, so that no caller has to ask whether there are any.
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "dynamo_frontend", Name: name, Help: help, Buckets: buckets,

@@ -20,8 +20,8 @@ func templateTools(set *catalog.Set, req *openai.ChatRequest) json.RawMessage {
 
 // reasoningVars are the names under which templates of different model families look for the reasoning switch.
 var reasoningVars = [...]struct{ name, on, off string }{
-	{"enable_thinking", "true", "false"},
-	{"thinking", "true", "false"},
+	{"enable_thinking", "true", "false"}, // Qwen
+	{"thinking", "true", "false"},        // DeepSeek
 	{"thinking_mode", `"enabled"`, `"disabled"`},
 }
 
@@ -34,6 +34,7 @@ func templateKwargs(req *openai.ChatRequest) json.RawMessage {
 	}
 	// Member by member instead of merging text: the client's object may be empty, or have white space anywhere.
 	var w objectWriter
+	// What the client set, by name: its own spelling of JSON, good enough to tell on from off.
 	given := map[string]string{}
 	if req.ChatTemplateArgs != nil {
 		err := eachMember(req.ChatTemplateArgs, func(name string, value json.RawMessage) error {
@@ -77,12 +78,14 @@ func reasoningSwitch(given map[string]string, req *openai.ChatRequest) *bool {
 			return &no
 		}
 	}
+	// Types that leave it to the model fall through to the effort.
 	switch t := req.Thinking; {
 	case t != nil && t.Type == "enabled":
 		return &yes
 	case t != nil && t.Type == "disabled":
 		return &no
 	}
+	// Any effort but none asks for some reasoning.
 	switch e := req.ReasoningEffort; {
 	case e == nil:
 		return nil

@@ -184,7 +184,7 @@ func TestPrepareTokenData(t *testing.T) {
 		t.Errorf("extra_args %s", got.Requests[0].ExtraArgs)
 	}
 	_, err = prepareChat(t, prepareSet(model, ""), pipeline.Meta{}, `"nvext":{"token_data":[1,256]}`)
-	faultAt(t, err, "nvext.token_data[1]", "")
+	faultAt(t, err, "nvext.token_data[1]", "invalid_value")
 }
 
 func TestPrepareMedia(t *testing.T) {
@@ -312,7 +312,7 @@ func TestPrepareCompletionBatch(t *testing.T) {
 		`"prompt":[1,256]`: "prompt[1]", `"prompt":[[1],[2,999]]`: "prompt[1][1]", `"prompt":""`: "prompt", `"prompt":["a",""]`: "prompt[1]",
 	} {
 		_, err := prepareCompletion(t, set, members)
-		faultAt(t, err, param, "")
+		faultAt(t, err, param, "invalid_value")
 	}
 	_, err = prepareCompletion(t, set, `"prompt":["a","0123456789"]`)
 	faultAt(t, err, "prompt[1]", "context_length_exceeded")

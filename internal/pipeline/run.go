@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,12 +22,14 @@ import (
 
 // Options are what a Pipeline is built from. Only Dispatcher is required.
 type Options struct {
-	Dispatcher router.Dispatcher
+	Dispatcher router.Dispatcher     // how requests reach workers
+	Migration  Migration             // zero: a lost worker ends its requests
 	Tracer     trace.Tracer          // nil: no spans
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if o.Tracer == nil {
 		o.Tracer = noop.NewTracerProvider().Tracer("")
@@ -39,11 +42,13 @@ func (o Options) withDefaults() Options {
 
 // Pipeline prepares and runs requests. Safe for concurrent use.
 type Pipeline struct {
-	dispatcher router.Dispatcher
+	dispatcher router.Dispatcher // never changed after New, like all of it
 	tracer     trace.Tracer
 	log        *slog.Logger
-	prepare    *prepareMetrics
-	stages     *stageMetrics
+	prepare    *prepareMetrics // of PrepareChat and PrepareCompletion
+	stages     *stageMetrics   // of Run
+	migration  Migration
+	migrations *migrationMetrics
 }
 
 // New returns a Pipeline. It starts nothing.
@@ -55,11 +60,13 @@ func New(opts Options) *Pipeline {
 		log:        opts.Log,
 		prepare:    newPrepareMetrics(opts.Registerer),
 		stages:     newStageMetrics(opts.Registerer),
+		migration:  opts.Migration,
+		migrations: newMigrationMetrics(opts.Registerer),
 	}
 }
 
 // Run sends req to its workers and passes what they answer to sink, until every choice has ended. It takes req over:
-// the prompt and its tokens are dropped once the workers have them.
+// the prompt is dropped once the workers have it, and so are its tokens unless the request may have to go on elsewhere.
 //
 // With one prompt everything, the sink included, runs on the caller's goroutine; the prompts of a batch run beside each
 // other and take turns at the sink. When ctx ends, each worker is told to stop and Run returns ctx's error. Failures
@@ -72,32 +79,51 @@ func (p *Pipeline) Run(ctx context.Context, req *Prepared, sink Sink) error {
 	}
 	// The decoders want to see the prompt, so they are made before it is let go.
 	l := newLeg(req, 0, sink)
-	stream, err := p.dispatch(ctx, req, 0)
+	stream, err := p.start(ctx, req, l)
 	if err != nil {
 		return err
 	}
+	// Closing a stream that isn't complete tells the worker to stop, whatever the way out of here.
 	defer stream.Close()
 	if err := sink.Start(req); err != nil {
 		return err
 	}
 	req.release()
-	return p.consume(ctx, l, stream)
+	return p.consume(ctx, req, l, stream)
 }
 
 // release drops what only the way to the worker needed, so that a long stream doesn't hold it. The number of requests
 // stays.
 func (r *Prepared) release() {
 	r.Prompt, r.Raw = "", nil
+	// Entries become nil, the slice keeps its length.
 	clear(r.Requests)
 }
 
-// dispatch sends one of req's requests and returns the stream of its answer.
-func (p *Pipeline) dispatch(ctx context.Context, req *Prepared, prompt int) (router.Stream, error) {
+// start sends the request of a leg and returns the stream of its answer.
+func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Stream, error) {
+	call := newCall(req, l.prompt)
+	l.move = p.newMove(req, l.prompt, call)
+	stream, err := p.dispatch(ctx, call)
+	if l.move != nil && l.move.refused > 0 {
+		p.migrations.fresh(req.Model, l.move.refused, outcomeOf(ctx, err))
+	}
+	return stream, err
+}
+
+// dispatch sends one call and returns the stream of its answer.
+func (p *Pipeline) dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
 	ctx, span := p.tracer.Start(ctx, "router.dispatch", trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
+	if span.IsRecording() { // the worker's spans hang from ours
+		carrier := propagation.MapCarrier{}
+		propagation.TraceContext{}.Inject(ctx, carrier)
+		call.Traceparent, call.Tracestate = carrier["traceparent"], carrier["tracestate"]
+	}
 	begin := time.Now()
+	// Until the worker has said that it started; the gauge shows requests that wait for one.
 	p.stages.routing.Inc()
-	stream, err := p.dispatcher.Dispatch(ctx, newCall(ctx, req, prompt, span))
+	stream, err := p.dispatcher.Dispatch(ctx, call)
 	p.stages.routing.Dec()
 	p.stages.route.Observe(time.Since(begin).Seconds())
 	if err != nil {
@@ -108,6 +134,7 @@ func (p *Pipeline) dispatch(ctx context.Context, req *Prepared, prompt int) (rou
 		return nil, err
 	}
 	if span.IsRecording() {
+		// Ids go to spans, which are sampled, and never to metrics, whose labels are kept.
 		in := stream.Instance()
 		span.SetAttributes(
 			attribute.String("portico.endpoint", in.ID().String()),
@@ -116,12 +143,11 @@ func (p *Pipeline) dispatch(ctx context.Context, req *Prepared, prompt int) (rou
 	return stream, nil
 }
 
-// newCall describes the request to the router. The dispatcher's context must live as long as the stream, so the span's
-// own context is used for the trace header only.
-func newCall(ctx context.Context, req *Prepared, prompt int, span trace.Span) *router.Call {
+// newCall describes the request to the router.
+func newCall(req *Prepared, prompt int) *router.Call {
 	m := &req.Meta
 	call := &router.Call{
-		RequestID:   m.RequestID,
+		RequestID:   workerID(m.RequestID, prompt, len(req.Requests)),
 		Endpoint:    req.Set.Endpoint,
 		Pin:         req.Pin,
 		Serves:      req.Set.Serves,
@@ -130,16 +156,13 @@ func newCall(ctx context.Context, req *Prepared, prompt int, span trace.Span) *r
 		XRequestID:  m.XRequestID,
 		Metadata:    m.Metadata,
 	}
-	if span.IsRecording() { // the worker's spans hang from ours
-		carrier := propagation.MapCarrier{}
-		propagation.TraceContext{}.Inject(ctx, carrier)
-		call.Traceparent, call.Tracestate = carrier["traceparent"], carrier["tracestate"]
-	}
+	// Body may be called again for another attempt, so what it reads isn't released before Dispatch has returned.
 	if prompt < len(req.Requests) {
 		q := req.Requests[prompt]
 		call.TokenIDs, call.Body = q.TokenIDs, q.Append
 		return call
 	}
+	// A Text worker takes the client's JSON, in whichever codec its plane speaks.
 	raw := req.Raw
 	call.Raw = true
 	call.Body = func(dst []byte, codec worker.Codec) ([]byte, error) {
@@ -151,17 +174,26 @@ func newCall(ctx context.Context, req *Prepared, prompt int, span trace.Span) *r
 	return call
 }
 
-// consume reads one stream to its end on the caller's goroutine.
-func (p *Pipeline) consume(ctx context.Context, l *leg, stream router.Stream) error {
+// workerID is the id under which a worker knows the request of one prompt. A worker refuses an id that it is already
+// working on, so the prompts of a batch have ids of their own.
+func workerID(id string, prompt, prompts int) string {
+	if prompts < 2 {
+		return id
+	}
+	return id + "-" + strconv.Itoa(prompt)
+}
+
+// consume reads one answer to its end on the caller's goroutine.
+func (p *Pipeline) consume(ctx context.Context, req *Prepared, l *leg, stream router.Stream) error {
 	_, span := p.tracer.Start(ctx, "stream", trace.WithSpanKind(trace.SpanKindInternal))
 	defer span.End()
-	l.span, l.instance = span, stream.Instance()
+	// The wait for the first output is a stage of its own: most of what makes an answer slow is in it.
+	_, l.wait = p.tracer.Start(ctx, "first_token", trace.WithSpanKind(trace.SpanKindInternal))
+	defer func() { l.wait.End() }() // without effect once the first output has ended it
+	l.span = span
 	l.began, l.roundtrip = time.Now(), p.stages.roundtrip
 
-	err := stream.Each(l.item)
-	if err == nil {
-		err = l.end()
-	}
+	err := p.read(ctx, req, l, stream)
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("gen_ai.usage.output_tokens", l.tokens))
 	}
@@ -172,9 +204,13 @@ func (p *Pipeline) consume(ctx context.Context, l *leg, stream router.Stream) er
 		err = fault.From(context.Cause(ctx))
 	}
 	span.SetStatus(codes.Error, fault.KindOf(err).String())
+	if l.items == 0 {
+		l.wait.SetStatus(codes.Error, fault.KindOf(err).String())
+	}
 	return err
 }
 
+// isFault tells failures that are ready for a client from those still to be classified.
 func isFault(err error) bool {
 	_, ok := errors.AsType[*fault.Error](err)
 	return ok

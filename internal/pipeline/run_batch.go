@@ -13,7 +13,7 @@ import (
 // runBatch sends every prompt of a batch at once. Nothing reaches the sink before all workers have begun: a batch
 // that can't be served as a whole fails with a status. The first failure ends the others.
 func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error {
-	shared := &sharedSink{sink: sink}
+	shared := &sharedSink{sink: sink} // legs run at the same time, the sink takes one at a time
 	legs := make([]*leg, len(req.Requests))
 	for i := range legs {
 		legs[i] = newLeg(req, i, shared)
@@ -24,14 +24,16 @@ func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error
 
 	streams := make([]router.Stream, len(legs))
 	defer func() {
+		// Those of prompts that weren't dispatched are nil.
 		for _, s := range streams {
 			if s != nil {
 				_ = s.Close()
 			}
 		}
 	}()
+	// Every leg writes its own element: no lock needed, and Wait orders the writes before what follows.
 	if err := each(ctx, cancel, legs, func(i int) (err error) {
-		streams[i], err = p.dispatch(ctx, req, i)
+		streams[i], err = p.start(ctx, req, legs[i])
 		return err
 	}); err != nil {
 		return err
@@ -41,7 +43,7 @@ func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error
 	}
 	req.release()
 	return each(ctx, cancel, legs, func(i int) error {
-		if err := p.consume(ctx, legs[i], streams[i]); err != nil {
+		if err := p.consume(ctx, req, legs[i], streams[i]); err != nil {
 			return err
 		}
 		return shared.Flush() // the others may take long yet
@@ -50,6 +52,7 @@ func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error
 
 // each runs f for every leg in a goroutine of its own, ends all of them on the first failure, and waits.
 func each(ctx context.Context, cancel func(), legs []*leg, f func(i int) error) error {
+	// The number of goroutines is bounded: n times prompts has been validated.
 	group := lifecycle.New(ctx)
 	var once sync.Once
 	var first error
@@ -74,10 +77,11 @@ func each(ctx context.Context, cancel func(), legs []*leg, f func(i int) error) 
 	return nil
 }
 
-// sharedSink lets the legs of a batch take turns. A leg that has nothing more flushes what all have gathered.
+// sharedSink lets the legs of a batch take turns. A leg that has nothing more flushes what all have gathered. A slow
+// client slows all of them alike.
 type sharedSink struct {
 	mu   sync.Mutex
-	sink Sink
+	sink Sink // guarded by mu
 }
 
 // Start is never called: runBatch starts the sink itself, before any leg reads.

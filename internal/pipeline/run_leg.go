@@ -15,29 +15,36 @@ import (
 
 // leg turns the items of one worker stream into deltas. It belongs to one goroutine.
 type leg struct {
-	sink     Sink
-	prompt   int
+	sink     Sink                  // where deltas go; shared in a batch
+	prompt   int                   // index into Prepared.Requests
 	raw      bool                  // the worker answers in the client's format
 	stop     worker.StopConditions // of the request, which doesn't live as long
-	choices  []legChoice
-	open     int  // choices that go on
-	local    bool // a choice was ended here, so that the worker is to be told
-	items    int  // outputs seen, dropped ones included
-	tokens   int
-	instance *worker.Instance
+	choices  []legChoice           // by the worker's index
+	open     int                   // choices that go on
+	local    bool                  // a choice was ended here, so that the worker is to be told
+	items    int                   // outputs seen, dropped ones included
+	tokens   int                   // generated, for the span
+	instance *worker.Instance      // who answers
 
-	span      trace.Span
-	began     time.Time
-	roundtrip prometheus.Observer
+	move  *move  // nil: the request can't go on at another worker
+	stays string // why, where there is something to tell
+	moved int    // tokens the current worker was given as part of its prompt
 
-	delta Delta  // reused for every item
-	text  []byte // its text
+	span      trace.Span          // of the whole stream
+	wait      trace.Span          // for the first output
+	began     time.Time           // when the worker had said that it started
+	roundtrip prometheus.Observer // from then to the first output
+
+	delta Delta        // reused for every item
+	text  []byte       // its text
+	usage worker.Usage // its usage, where the worker's own needs mending
 }
 
+// legChoice is one of the n choices of a prompt.
 type legChoice struct {
-	chain *chain.Choice
-	seen  bool
-	done  bool
+	chain *chain.Choice // its detokeniser and stops
+	seen  bool          // the worker has mentioned it
+	done  bool          // has its finish reason
 }
 
 // newLeg makes a chain for every choice, while the prompt is still there for the decoders to look at.
@@ -47,12 +54,14 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 		return l
 	}
 	q := req.Requests[prompt]
+	// Absent is true: special tokens are no part of a text.
 	skip := q.Output.SkipSpecialTokens == nil || *q.Output.SkipSpecialTokens
 	l.stop = q.Stop
 	l.choices = make([]legChoice, max(req.Choices, 1))
 	l.open = len(l.choices)
 	for i := range l.choices {
 		l.choices[i].chain = chain.New(chain.Options{
+			// The prompt's last tokens decide whether the answer's first one has a space ahead of it.
 			Decoder:     req.Set.Tokenizer.NewDecoder(q.TokenIDs, skip),
 			Stop:        &l.stop,
 			IncludeStop: isOn(q.Sampling.IncludeStopStr),
@@ -64,11 +73,14 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 
 // item handles one item of the stream. It is the function given to Each.
 func (l *leg) item(it *worker.Item, more bool) error {
+	// A failure ends the stream, and what the item holds besides is dropped.
 	if it.Err != nil || it.Event == "error" {
 		return workerFault(it, l.items == 0)
 	}
+	// Annotations go out ahead of the data they came with.
 	if it.Event != "" {
 		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Event: it.Event, Comment: it.Comment}
+		l.begin()
 		if err := l.sink.Delta(&l.delta); err != nil {
 			return err
 		}
@@ -83,18 +95,21 @@ func (l *leg) item(it *worker.Item, more bool) error {
 	if l.open == 0 && l.local && !l.raw {
 		return router.ErrStop
 	}
+	// As long as items are waiting already, gathering costs no time; otherwise the client gets what there is.
 	if more {
 		return nil
 	}
 	return l.sink.Flush()
 }
 
+// data handles an item's payload: one output, or one chunk in the client's format.
 func (l *leg) data(it *worker.Item) error {
 	if l.items++; l.items == 1 {
 		l.roundtrip.Observe(time.Since(l.began).Seconds())
-		l.span.AddEvent("first token")
+		l.wait.End()
 	}
 	if l.raw {
+		l.begin()
 		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Raw: it.Raw}
 		return l.sink.Delta(&l.delta)
 	}
@@ -106,12 +121,13 @@ func (l *leg) trailer(o *worker.Output) error {
 	if o.Usage == nil {
 		return nil
 	}
-	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Usage: o.Usage}
+	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Usage: l.counted(o.Usage)}
 	return l.sink.Delta(&l.delta)
 }
 
 // output handles one engine output. Outputs of a choice that has ended are dropped: a client sees one finish reason.
 func (l *leg) output(o *worker.Output) error {
+	// Compared in 64 bits: the index is the worker's, and any 32 bits may come.
 	if int64(o.Index) >= int64(len(l.choices)) {
 		return errUnknownChoice(o.Index, len(l.choices))
 	}
@@ -129,21 +145,24 @@ func (l *leg) output(o *worker.Output) error {
 	}
 	c.seen = true
 	l.tokens += res.Tokens
+	l.note(o)
 	l.delta = Delta{
 		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance,
-		Text:        res.Text,
-		Tokens:      res.Tokens,
+		Text:   res.Text,
+		Tokens: res.Tokens,
+		// Tokens behind a stop were generated for nothing: they are neither shown nor counted.
 		TokenIDs:    o.TokenIDs[:res.Tokens],
 		LogProbs:    o.LogProbs[:min(res.Tokens, len(o.LogProbs))],
 		TopLogProbs: o.TopLogProbs[:min(res.Tokens, len(o.TopLogProbs))],
 		Finish:      res.Finish,
 		StopReason:  res.StopReason,
-		Usage:       o.Usage,
+		Usage:       l.counted(o.Usage),
 		EngineData:  o.EngineData,
 	}
 	if res.Finish != worker.FinishNone {
 		c.done = true
 		l.open--
+		// The engine goes on unless it stopped with the same output.
 		l.local = l.local || (res.Stopped && o.FinishReason == worker.FinishNone)
 	}
 	return l.sink.Delta(&l.delta)
@@ -166,6 +185,7 @@ func (l *leg) end() error {
 		if c.done || !c.seen {
 			continue
 		}
+		// A character cut in half, or the beginning of what might have been a stop string.
 		text, err := c.chain.End(l.text[:0])
 		if err != nil {
 			return errDecode.Because(err)
@@ -183,8 +203,10 @@ func (l *leg) end() error {
 	return nil
 }
 
+// errDecode is never changed: Because makes copies.
 var errDecode = fault.New(fault.Internal, "The answer's tokens could not be decoded")
 
+// errUnknownChoice is the failure of a worker that counts choices differently: nobody knows where its text belongs.
 func errUnknownChoice(index uint32, choices int) *fault.Error {
 	return &fault.Error{
 		Kind: fault.BadGateway, Origin: fault.FromWorker,

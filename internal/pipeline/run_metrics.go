@@ -9,6 +9,7 @@ type stageMetrics struct {
 	routing   prometheus.Gauge    // requests now in the route stage
 }
 
+// newStageMetrics makes the metrics and registers them; nil registers none.
 func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "dynamo_frontend", Name: "stage_duration_seconds",
@@ -23,8 +24,10 @@ func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
 		reg.MustRegister(duration, requests)
 	}
 	return &stageMetrics{
+		// Resolved once: looking up labels costs more than observing.
 		route:     duration.WithLabelValues("route"),
 		roundtrip: duration.WithLabelValues("transport_roundtrip"),
-		routing:   requests.WithLabelValues("route", "aggregated"),
+		// aggregated: one worker does both prefill and decode, as far as a frontend can tell.
+		routing: requests.WithLabelValues("route", "aggregated"),
 	}
 }

@@ -29,8 +29,10 @@ type record struct {
 	delta   func(d *pipeline.Delta) error
 }
 
+// Start counts: once is right.
 func (r *record) Start(*pipeline.Prepared) error { r.started++; return nil }
 
+// Delta writes prompt.choice "text" tokens, then the finish, what stopped it, and a usage, where there are any.
 func (r *record) Delta(d *pipeline.Delta) error {
 	line := fmt.Sprintf("%d.%d %q %d", d.Prompt, d.Choice, d.Text, d.Tokens)
 	switch {
@@ -55,8 +57,10 @@ func (r *record) Delta(d *pipeline.Delta) error {
 	return nil
 }
 
+// Flush counts.
 func (r *record) Flush() error { r.flushes++; return nil }
 
+// newPipeline is a pipeline that logs nothing.
 func newPipeline(d router.Dispatcher) *pipeline.Pipeline {
 	return pipeline.New(pipeline.Options{Dispatcher: d, Log: slog.New(slog.DiscardHandler)})
 }
@@ -73,10 +77,11 @@ func prepared(n int, prompts ...string) *pipeline.Prepared {
 	return p
 }
 
+// TestRun plays scripts of outputs, whose tokens are bytes and 256 the end, and compares what the sink was told.
 func TestRun(t *testing.T) {
 	tests := []struct {
 		name   string
-		n      int
+		n      int // choices asked for
 		stop   []string
 		script string
 		want   []string
@@ -246,6 +251,13 @@ func TestRunBatch(t *testing.T) {
 	if sink.started != 1 || len(sink.log) != 9 {
 		t.Errorf("started %d times, %d deltas", sink.started, len(sink.log))
 	}
+	ids := map[string]bool{}
+	for _, p := range d.Calls() {
+		ids[p.Call.RequestID] = true
+	}
+	if !ids["id-0"] || !ids["id-1"] || !ids["id-2"] {
+		t.Errorf("the workers know the prompts as %v", ids)
+	}
 }
 
 func TestRunBatchFailsAsAWhole(t *testing.T) {
@@ -344,15 +356,16 @@ func TestRunSpans(t *testing.T) {
 	for _, s := range recorder.Ended() {
 		spans[s.Name()] = s
 	}
-	dispatch, stream := spans["router.dispatch"], spans["stream"]
-	if dispatch == nil || stream == nil {
+	dispatch, wait, stream := spans["router.dispatch"], spans["first_token"], spans["stream"]
+	if dispatch == nil || wait == nil || stream == nil {
 		t.Fatalf("spans: %v", spans)
 	}
 	if got := d.Calls()[0].Call.Traceparent; !strings.Contains(got, dispatch.SpanContext().SpanID().String()) {
 		t.Errorf("the worker continues %s, not the dispatch span", got)
 	}
-	if len(stream.Events()) != 1 || stream.Events()[0].Name != "first token" {
-		t.Errorf("events: %v", stream.Events())
+	if wait.EndTime().After(stream.EndTime()) || !wait.Parent().Equal(stream.Parent()) {
+		t.Errorf("first token: ended %v with parent %v, the stream %v and %v",
+			wait.EndTime(), wait.Parent().SpanID(), stream.EndTime(), stream.Parent().SpanID())
 	}
 	if !hasAttr(stream.Attributes(), attribute.Int("gen_ai.usage.output_tokens", 2)) {
 		t.Errorf("attributes: %v", stream.Attributes())

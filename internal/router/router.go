@@ -83,6 +83,12 @@ type Call struct {
 	// those whose card is the one the request was prepared for. Nil admits all. It is called from several goroutines.
 	Serves func(instanceID uint64) bool
 
+	// Exclude lists instances that aren't to be tried: they have failed this request before.
+	Exclude []uint64
+	// Failed, unless nil, is told of every instance that was tried in vain and why, before Dispatch returns and on its
+	// goroutine.
+	Failed func(instanceID uint64, err error)
+
 	// Body appends the request body in the worker's codec to dst. It may be called again for another attempt.
 	Body func(dst []byte, codec worker.Codec) ([]byte, error)
 

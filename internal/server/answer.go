@@ -21,6 +21,7 @@ func (x *exchange) lookup(c *openai.Common) (*catalog.Set, error) {
 		x.s.metrics.unknown.WithLabelValues(x.endpoint.String()).Add(float64(n))
 	}
 	set, err := x.s.opts.Catalog.Lookup(c.Model)
+	// A model that isn't ready is in the catalog all the same, so its name makes a label.
 	if err != nil && fault.KindOf(err) != fault.Unavailable {
 		x.known(unknownModel, c.Streaming())
 		return nil, err
@@ -34,6 +35,7 @@ func (x *exchange) answer(p *pipeline.Prepared, o reply.Options) error {
 	if x.stream {
 		return x.answerStream(p, o)
 	}
+	// The answer is gathered in memory: its length is bounded by max_tokens and the model's context.
 	fold := reply.NewFold(o)
 	sink := observed{sink: fold, x: x}
 	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
@@ -57,6 +59,7 @@ func (x *exchange) answer(p *pipeline.Prepared, o reply.Options) error {
 	return nil
 }
 
+// The header's value and the failure of a write, made once.
 var (
 	jsonType = []string{"application/json"} // shared: nobody changes a header's values in place
 	errGone  = fault.New(fault.Cancelled, "The client stopped reading")
@@ -65,6 +68,7 @@ var (
 // answerStream answers with events. Until the first of them has left, a failure is a status; then it is an error event
 // before the end mark.
 func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
+	// From here until Abandon or Close the writer owns the response.
 	out := sse.NewWriter(x.w, x.r, x.s.opts.Stream)
 	defer func() { // also when a panic comes by
 		x.answered = x.answered || !out.Abandon()
@@ -73,6 +77,7 @@ func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
 	stream := reply.NewStream(out, o)
 	sink := observed{sink: stream, x: x}
 	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
+	// Also of a stream that broke off: the tokens were generated.
 	x.account(&sink, stream.Usage())
 	if err == nil {
 		x.answered = true
@@ -90,6 +95,7 @@ func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
 	}
 	x.answered = true
 	f := fault.From(err)
+	// A worker that reports a cancel is another matter: its client is still there.
 	if f.Kind == fault.Cancelled && f.Origin == fault.FromRequest {
 		return f // nobody reads
 	}
@@ -102,12 +108,12 @@ func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
 // observed measures an answer on its way to the sink that writes it, so that both modes are measured alike. It belongs
 // to one request, and its methods are called one at a time.
 type observed struct {
-	sink   pipeline.Sink
-	x      *exchange
-	last   time.Time
-	tokens int
-	finish []string // reasons, for the trace only
-	failed bool     // the sink could not write
+	sink   pipeline.Sink // a reply.Fold or a reply.Stream
+	x      *exchange     // whose metrics are moved
+	last   time.Time     // of the last output; zero before the first
+	tokens int           // seen so far, over all choices
+	finish []string      // reasons, for the trace only
+	failed bool          // the sink could not write
 }
 
 var _ pipeline.Sink = (*observed)(nil)
@@ -117,6 +123,7 @@ func (o *observed) Start(p *pipeline.Prepared) error { return o.sink.Start(p) }
 
 // Delta measures d and passes it on. The time of an output is shared by its tokens.
 func (o *observed) Delta(d *pipeline.Delta) error {
+	// Annotations and bare usage are no output.
 	if d.Tokens > 0 || len(d.Text) > 0 || d.Raw != nil {
 		o.observe(d)
 	}
@@ -125,18 +132,21 @@ func (o *observed) Delta(d *pipeline.Delta) error {
 	}
 	err := o.sink.Delta(d)
 	if err != nil {
+		// The sinks fail with a fault when the answer is at fault, and with anything else when the client is.
 		_, known := errors.AsType[*fault.Error](err)
 		o.failed = o.failed || !known
 	}
 	return err
 }
 
+// observe counts one output at the time it arrived, before it is written: a slow client doesn't make a slow model.
 func (o *observed) observe(d *pipeline.Delta) {
 	now, m := time.Now(), o.x.model
 	if o.last.IsZero() { // the first output, whatever it holds, ends the wait
 		m.ttft.Observe(now.Sub(o.x.began).Seconds())
 		o.x.dequeue()
 	} else {
+		// One observation for each token, so that the histogram weighs them alike however an engine batches.
 		each := now.Sub(o.last).Seconds() / float64(max(d.Tokens, 1))
 		for range max(d.Tokens, 1) {
 			m.itl.Observe(each)
@@ -159,6 +169,7 @@ func (x *exchange) account(o *observed, u worker.Usage) {
 	if u.CompletionTokens > o.tokens { // counted by the worker only
 		x.model.tokens.Add(float64(u.CompletionTokens - o.tokens))
 	}
+	// A failure before the first token has no length; zero would drag the distribution down.
 	if u.CompletionTokens > 0 {
 		x.model.output.Observe(float64(u.CompletionTokens))
 	}

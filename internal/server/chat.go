@@ -13,6 +13,7 @@ func (x *exchange) chat() error {
 	if err != nil {
 		return err
 	}
+	// Shape first: it names the model, and without it there is nothing to look up.
 	req, err := openai.DecodeChat(body, x.s.opts.Decode)
 	if err != nil {
 		return err
@@ -21,6 +22,7 @@ func (x *exchange) chat() error {
 	if fault.KindOf(err) == fault.Unavailable {
 		return err // known but not ready: said before anything is said of the request
 	}
+	// A mistake in the request is reported ahead of an unknown model, whose failure waits in err.
 	if err := validate.Chat(req, x.s.opts.Validate); err != nil {
 		return err
 	}
@@ -33,6 +35,7 @@ func (x *exchange) chat() error {
 	if req.TopLogprobs != nil {
 		opts.TopLogProbs = int(*req.TopLogprobs)
 	}
+	// Named by the GenAI conventions.
 	x.describe(&req.Common, "chat", req.TokenLimit())
 	// The prepared request still refers to the body, which is why bodies are left to the collector and not pooled.
 	prepared, err := x.s.opts.Pipeline.PrepareChat(x.r.Context(), set, x.meta, req)
@@ -56,6 +59,7 @@ func (x *exchange) completions() error {
 	if fault.KindOf(err) == fault.Unavailable {
 		return err
 	}
+	// The same order as in chat.
 	if err := validate.Completion(req, x.s.opts.Validate); err != nil {
 		return err
 	}
@@ -64,6 +68,7 @@ func (x *exchange) completions() error {
 	}
 	opts := x.options("cmpl-", &req.Common)
 	if req.Logprobs != nil {
+		// One field where chat has two: 0 asks for the tokens drawn and no others.
 		opts.LogProbs, opts.TopLogProbs = true, int(*req.Logprobs)
 	}
 	x.describe(&req.Common, "text_completion", req.MaxTokens)
@@ -76,8 +81,10 @@ func (x *exchange) completions() error {
 
 // options are what both endpoints' answers share.
 func (x *exchange) options(prefix string, c *openai.Common) reply.Options {
+	// The request's own id, so that an answer is found again in logs and traces.
+	x.answerID = prefix + x.meta.RequestID
 	o := reply.Options{
-		ID:          prefix + x.meta.RequestID,
+		ID:          x.answerID,
 		RequestID:   x.meta.RequestID,
 		Model:       c.Model,
 		Created:     x.s.opts.Now(),
@@ -87,6 +94,7 @@ func (x *exchange) options(prefix string, c *openai.Common) reply.Options {
 	}
 	if so := c.StreamOptions; so != nil { // validation has refused them without a stream
 		o.Usage = on(so.IncludeUsage)
+		// As in vLLM, usage in every chunk is an extra of the last chunk's and not asked for alone.
 		o.ContinuousUsage = o.Usage && on(so.ContinuousUsageStats)
 	}
 	o.Usage = o.Usage || x.s.opts.ForceUsage
@@ -101,4 +109,5 @@ func (x *exchange) options(prefix string, c *openai.Common) reply.Options {
 	return o
 }
 
+// on is false for absent and false alike.
 func on(b *bool) bool { return b != nil && *b }

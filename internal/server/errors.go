@@ -12,45 +12,48 @@ import (
 
 // answerTo is how a kind of fault is answered.
 type answerTo struct {
-	status int
+	status int    // HTTP
 	kind   string // OpenAI's error type
 	code   string // OpenAI's error code, when the fault has none of its own
 	slug   string // Dynamo's type inside a stream
 	reason string // Dynamo's type of a body; empty: the status's own text
 	label  string // error_type of the request metric
 	class  string // class of the failure metric
+	cause  string // reason of the failure metric, in the words of the workers' protocol
 }
 
 // answers is the only place where a status is chosen. OpenAI has no types of its own for most server failures: its
 // clients choose their exceptions by the status. The code tells the cases apart for those who look.
 var answers = map[fault.Kind]answerTo{
-	fault.Internal:         {500, "server_error", "internal_error", "internal_server_error", "", "internal", "Internal"},
-	fault.BadRequest:       {400, "invalid_request_error", "", "invalid_request_error", "", "validation", "InvalidRequest"},
-	fault.Unauthenticated:  {401, "authentication_error", "unauthenticated", "authentication_error", "", "validation", "Unauthenticated"},
-	fault.PermissionDenied: {403, "permission_error", "permission_denied", "permission_error", "", "validation", "PermissionDenied"},
-	fault.NotFound:         {404, "invalid_request_error", "not_found", "not_found_error", "", "not_found", "NotFound"},
-	fault.Conflict:         {409, "invalid_request_error", "conflict", "invalid_request_error", "", "validation", "Conflict"},
-	fault.TooLarge:         {413, "invalid_request_error", "request_too_large", "invalid_request_error", "Payload Too Large", "validation", "PayloadTooLarge"},
-	fault.UnsupportedMedia: {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error", "", "validation", "UnsupportedMedia"},
-	fault.RateLimited:      {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", "", "overload", "RateLimited"},
-	fault.HeaderTooLarge:   {431, "invalid_request_error", "headers_too_large", "invalid_request_error", "", "validation", "PayloadTooLarge"},
-	fault.Cancelled:        {499, "request_cancelled", "request_cancelled", "request_cancelled", "Client Closed Request", "cancelled", "Cancelled"},
-	fault.NotImplemented:   {501, "invalid_request_error", "not_implemented", "not_implemented_error", "", "not_implemented", "NotImplemented"},
-	fault.BadGateway:       {502, "server_error", "bad_gateway", "internal_server_error", "", "internal", "BackendProtocol"},
-	fault.Unavailable:      {503, "server_error", "service_unavailable", "service_unavailable", "", "unavailable", "Unavailable"},
-	fault.Timeout:          {504, "server_error", "timeout", "timeout_error", "", "response_timeout", "DeadlineExceeded"},
-	fault.Overloaded:       {529, "server_error", "overloaded", "service_unavailable", "Overloaded", "overload", "CapacityExhausted"},
+	fault.Internal:         {500, "server_error", "internal_error", "internal_server_error", "", "internal", "Internal", "runtime.internal"},
+	fault.BadRequest:       {400, "invalid_request_error", "", "invalid_request_error", "", "validation", "InvalidRequest", "request.invalid_argument"},
+	fault.Unauthenticated:  {401, "authentication_error", "unauthenticated", "authentication_error", "", "validation", "Unauthenticated", "request.unauthenticated"},
+	fault.PermissionDenied: {403, "permission_error", "permission_denied", "permission_error", "", "validation", "PermissionDenied", "request.permission_denied"},
+	fault.NotFound:         {404, "invalid_request_error", "not_found", "not_found_error", "", "not_found", "NotFound", "request.not_found"},
+	fault.Conflict:         {409, "invalid_request_error", "conflict", "invalid_request_error", "", "validation", "Conflict", "request.conflict"},
+	fault.TooLarge:         {413, "invalid_request_error", "request_too_large", "invalid_request_error", "Payload Too Large", "validation", "PayloadTooLarge", "request.payload_too_large"},
+	fault.UnsupportedMedia: {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error", "", "validation", "UnsupportedMedia", "request.unsupported_media"},
+	fault.RateLimited:      {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", "", "overload", "RateLimited", "request.rate_limited"},
+	fault.HeaderTooLarge:   {431, "invalid_request_error", "headers_too_large", "invalid_request_error", "", "validation", "PayloadTooLarge", "request.payload_too_large"},
+	fault.Cancelled:        {499, "request_cancelled", "request_cancelled", "request_cancelled", "Client Closed Request", "cancelled", "Cancelled", "request.cancelled"},
+	fault.NotImplemented:   {501, "invalid_request_error", "not_implemented", "not_implemented_error", "", "not_implemented", "NotImplemented", "runtime.not_implemented"},
+	fault.BadGateway:       {502, "server_error", "bad_gateway", "internal_server_error", "", "internal", "BackendProtocol", "backend.protocol"},
+	fault.Unavailable:      {503, "server_error", "service_unavailable", "service_unavailable", "", "unavailable", "Unavailable", "backend.unavailable"},
+	fault.Timeout:          {504, "server_error", "timeout", "timeout_error", "", "response_timeout", "DeadlineExceeded", "request.deadline_exceeded"},
+	fault.TooSlow:          {408, "invalid_request_error", "request_timeout", "timeout_error", "", "validation", "DeadlineExceeded", "request.deadline_exceeded"},
+	fault.Overloaded:       {529, "server_error", "overloaded", "service_unavailable", "Overloaded", "overload", "CapacityExhausted", "capacity.exhausted"},
 }
 
-// retryAfter is what an overloaded service asks for when the fault doesn't say.
+// retryAfter is what a service that is overloaded or away asks for when the fault doesn't say.
 const retryAfter = time.Second
 
 // errorTable writes faults in the form this server was told to use.
 type errorTable struct {
-	flat     bool
-	overload int
+	flat     bool // Dynamo's form in place of OpenAI's
+	overload int  // status of Overloaded
 }
 
+// newErrorTable returns a table that is never changed, and so is safe for concurrent use.
 func newErrorTable(flat bool, overload int) *errorTable {
 	return &errorTable{flat: flat, overload: overload}
 }
@@ -85,14 +88,17 @@ func (t *errorTable) writeStatus(w http.ResponseWriter, status int, f *fault.Err
 	t.respond(w, a, f)
 }
 
+// respond writes status, headers and body. Nothing may have been written before.
 func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	after := f.RetryAfter
-	if after <= 0 && f.Kind == fault.Overloaded {
+	// Both pass by themselves. Without a word from us clients try again at once, all of them.
+	if after <= 0 && (f.Kind == fault.Overloaded || f.Kind == fault.Unavailable) {
 		after = retryAfter
 	}
 	if after > 0 {
+		// Whole seconds (RFC 9110), rounded up: nobody is to come too early.
 		h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 	}
 	var body []byte
@@ -115,6 +121,7 @@ func (t *errorTable) appendEvent(dst []byte, f *fault.Error) []byte {
 	return openai.AppendError(dst, &openai.Error{Message: f.Message, Type: a.kind, Param: f.Param, Code: a.code})
 }
 
+// flatError is f in Dynamo's form. Details that make no JSON are left out: the failure itself is what counts.
 func (t *errorTable) flatError(a answerTo, f *fault.Error, kind string) *openai.FlatError {
 	e := &openai.FlatError{Message: f.Message, Type: kind, Code: a.status}
 	if len(f.Details) > 0 {

@@ -15,21 +15,24 @@ import (
 
 // exchange is one inference request, from its headers to its last byte. It belongs to the handler's goroutine.
 type exchange struct {
-	s        *Server
-	w        http.ResponseWriter
-	r        *http.Request // its context ends when the client leaves or the server gives up
-	span     trace.Span    // nil without a tracer, or when the trace isn't sampled
-	endpoint endpoint
-	began    time.Time // times to the first token count from here
-	meta     pipeline.Meta
+	s        *Server             // shared by all exchanges
+	w        http.ResponseWriter // belongs to the stream's writer while there is one
+	r        *http.Request       // its context ends when the client leaves or the server gives up
+	span     trace.Span          // nil without a tracer, or when the trace isn't sampled
+	endpoint endpoint            // for metrics
+	began    time.Time           // times to the first token count from here
+	meta     pipeline.Meta       // ids and routing headers
+	claimed  string              // the id, when the client chose it
+	answerID string              // of the answer, with its prefix
 
 	model    *modelMetrics // nil until the model is known
-	stream   bool
-	answered bool         // the status is out: a failure can no longer have one
-	failure  *fault.Error // how the request ended; nil: well
-	queued   bool         // counted as waiting for its first token
+	stream   bool          // the client wants events; false until known
+	answered bool          // the status is out: a failure can no longer have one
+	failure  *fault.Error  // how the request ended; nil: well
+	queued   bool          // counted as waiting for its first token
 }
 
+// errNotReady refuses requests while draining. A second is long enough for a load balancer to look elsewhere.
 var errNotReady = &fault.Error{Kind: fault.Unavailable, Message: "Service is not ready", RetryAfter: time.Second}
 
 // inference wraps an inference handler with what all of them share.
@@ -41,7 +44,8 @@ func (s *Server) inference(e endpoint, handle func(*exchange) error) http.Handle
 		ready := s.life.enter()
 		defer s.life.leave()
 		defer x.end()
-		id := requestID(r.Header)
+		id := x.claim(requestID(r.Header))
+		// The id is set before anything can fail: failures are what ids are asked for.
 		x.echo(id)
 		x.startSpan()
 		err := error(errNotReady)
@@ -56,6 +60,19 @@ func (s *Server) inference(e endpoint, handle func(*exchange) error) http.Handle
 	}
 }
 
+// claim settles the request's id. One that the client chose is taken while no other running request has it: workers
+// refuse a second request under the same id, which is what a client's retry beside its first attempt would be.
+func (x *exchange) claim(id string, chosen bool) string {
+	if !chosen {
+		return id
+	}
+	if _, taken := x.s.chosen.LoadOrStore(id, nil); taken {
+		return newID()
+	}
+	x.claimed = id
+	return id
+}
+
 // echo tells the client under which id its request is known: its own, or ours.
 func (x *exchange) echo(id string) {
 	if own := clipHeader(x.r.Header.Get("X-Request-Id")); own != "" {
@@ -64,7 +81,8 @@ func (x *exchange) echo(id string) {
 	x.w.Header()["X-Request-Id"] = []string{id}
 }
 
-// known settles whose metrics the request counts for. A name that no model has is never a label.
+// known settles whose metrics the request counts for. A name that no model has is never a label. It is called once for
+// each request.
 func (x *exchange) known(model string, stream bool) {
 	x.stream = stream
 	x.model = x.s.metrics.model(model)
@@ -75,7 +93,7 @@ func (x *exchange) known(model string, stream bool) {
 	x.queued = true
 }
 
-// dequeue ends the wait for the first token.
+// dequeue ends the wait for the first token. Later calls do nothing.
 func (x *exchange) dequeue() {
 	if x.queued {
 		x.queued = false
@@ -94,7 +112,8 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	x.answered = true
-	// What a worker reports is its own log's business, and a client's mistake nobody's.
+	// What a worker reports is its own log's business, and a client's mistake nobody's. Only what is ours to mend is an
+	// error in the log.
 	if f.Kind == fault.Internal && f.Origin == fault.FromRequest {
 		x.s.opts.Log.Error("request failed", "request_id", x.meta.RequestID, "error", f)
 	}
@@ -107,12 +126,17 @@ func (x *exchange) end() {
 		x.s.metrics.panics.Inc()
 		x.s.opts.Log.Error("panic while handling a request",
 			"request_id", x.meta.RequestID, "panic", p, "stack", string(debug.Stack()))
+		// The stack is logged; the client learns nothing of it.
 		x.fail(fault.New(fault.Internal, "Internal server error"))
 	}
 	if x.model == nil { // refused before its model was known
 		x.known(unknownModel, x.stream)
 	}
+	if x.claimed != "" {
+		x.s.chosen.Delete(x.claimed)
+	}
 	x.dequeue()
+	// Zero for an answer that went well.
 	var a answerTo
 	if x.failure != nil {
 		a = x.s.errors.of(x.failure)
@@ -121,12 +145,14 @@ func (x *exchange) end() {
 	x.model.duration.Observe(time.Since(x.began).Seconds())
 	x.model.active.Dec()
 	x.model.inflight.Dec()
+	// Last, so that the span covers all of it.
 	x.endSpan(a)
 }
 
 // around logs every request at debug level, and turns a panic of the lesser handlers into a 500.
 func (s *Server) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Inference handlers catch their own panics earlier, in end, where they are accounted for.
 		defer func() {
 			p := recover()
 			if p == nil {

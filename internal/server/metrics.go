@@ -13,12 +13,14 @@ import (
 // endpoint is an inference endpoint.
 type endpoint uint8
 
+// The endpoints that run a model. They index arrays of handles.
 const (
 	endpointChat endpoint = iota
 	endpointCompletions
-	endpoints
+	endpoints // how many there are
 )
 
+// String returns the endpoint's label.
 func (e endpoint) String() string { return [...]string{"chat_completions", "completions"}[e] }
 
 // unknownModel stands for every name that no model has: clients choose names, and labels must be bounded.
@@ -26,24 +28,24 @@ const unknownModel = "unknown_model"
 
 // metrics are the server's own, under Dynamo's names. Handles of a model are resolved once and found without a lock.
 type metrics struct {
-	requests     *prometheus.CounterVec
-	started      *prometheus.CounterVec
-	failures     *prometheus.CounterVec
-	unknown      *prometheus.CounterVec // request fields
-	inflight     *prometheus.GaugeVec
-	active       *prometheus.GaugeVec
-	queued       *prometheus.GaugeVec
-	duration     *prometheus.HistogramVec
-	ttft         *prometheus.HistogramVec
-	itl          *prometheus.HistogramVec
-	output       *prometheus.HistogramVec
-	cached       *prometheus.HistogramVec
-	tokens       *prometheus.CounterVec
-	disconnected prometheus.Gauge
-	panics       prometheus.Counter
+	requests     *prometheus.CounterVec   // ended, by outcome
+	started      *prometheus.CounterVec   // begun; requests that are refused early included
+	failures     *prometheus.CounterVec   // by class and kind
+	unknown      *prometheus.CounterVec   // request fields
+	inflight     *prometheus.GaugeVec     // the same as active, under the older name
+	active       *prometheus.GaugeVec     // whose model is known and whose answer isn't over
+	queued       *prometheus.GaugeVec     // those that wait for their first token
+	duration     *prometheus.HistogramVec // seconds, of failures too
+	ttft         *prometheus.HistogramVec // seconds to the first token
+	itl          *prometheus.HistogramVec // seconds between tokens
+	output       *prometheus.HistogramVec // tokens of an answer
+	cached       *prometheus.HistogramVec // tokens of a prompt, found in a worker's cache
+	tokens       *prometheus.CounterVec   // generated, counted while they arrive
+	disconnected prometheus.Gauge         // clients that left, ever: a gauge under Dynamo's name
+	panics       prometheus.Counter       // of handlers
 
-	models atomic.Pointer[map[string]*modelMetrics]
-	mu     sync.Mutex // serialises additions to models
+	models atomic.Pointer[map[string]*modelMetrics] // by name; the map is never changed
+	mu     sync.Mutex                               // serialises additions to models
 }
 
 // modelMetrics are the resolved handles of one model.
@@ -51,7 +53,7 @@ type metrics struct {
 // The order of their updates in a request: started, active, inflight and queued when its model is known; ttft and the
 // end of queued at the first output; itl and tokens at every one; output, cached and duration at its end.
 type modelMetrics struct {
-	name                     string
+	name                     string                           // the label
 	started, succeeded       [endpoints][2]prometheus.Counter // by whether it is a stream
 	inflight, active, queued prometheus.Gauge
 	duration, ttft, itl      prometheus.Observer
@@ -69,8 +71,10 @@ var (
 	cachedBuckets = []float64{0, 100, 210, 430, 870, 1800, 3600, 7400, 15000, 31000, 63000, 130000}
 )
 
+// namespace begins every metric's name: dashboards made for Dynamo go on working.
 const namespace = "dynamo_frontend"
 
+// newMetrics declares everything and registers it; nil registers nothing.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	r := recorder{reg}
 	m := &metrics{
@@ -104,12 +108,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // recorder declares metrics and registers them, if there is a registry.
 type recorder struct{ reg prometheus.Registerer }
 
+// add registers c. Registering a name twice is a mistake of construction and panics there.
 func (r recorder) add(c prometheus.Collector) {
 	if r.reg != nil {
 		r.reg.MustRegister(c)
 	}
 }
 
+// counter, gauge and histogram declare one metric each.
 func (r recorder) counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	r.add(c)
@@ -149,6 +155,7 @@ func (m *metrics) model(name string) *modelMetrics {
 	return h
 }
 
+// resolve looks up every label once, so that a request only adds and observes.
 func (m *metrics) resolve(name string) *modelMetrics {
 	h := &modelMetrics{
 		name:     name,
@@ -171,8 +178,10 @@ func (m *metrics) resolve(name string) *modelMetrics {
 	return h
 }
 
+// requestTypes are the labels of the two modes.
 var requestTypes = [2]string{"unary", "stream"}
 
+// requestType is the index of a mode in requestTypes and in the handles.
 func requestType(stream bool) int {
 	if stream {
 		return 1
@@ -187,8 +196,9 @@ func (m *metrics) done(x *exchange, a answerTo) {
 		x.model.succeeded[x.endpoint][kind].Inc()
 		return
 	}
+	// Failures are rare enough to look their labels up.
 	m.requests.WithLabelValues(x.model.name, x.endpoint.String(), requestTypes[kind], "error", a.label).Inc()
-	m.failures.WithLabelValues(a.class, x.failure.Kind.String()).Inc()
+	m.failures.WithLabelValues(a.class, a.cause).Inc()
 	if x.failure.Kind == fault.Cancelled {
 		m.disconnected.Inc()
 	}

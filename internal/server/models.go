@@ -13,16 +13,17 @@ import (
 
 // model is one model in OpenAI's form. OwnedBy is what clients of Dynamo are used to.
 type model struct {
-	ID              string `json:"id"`
+	ID              string `json:"id"` // what requests name in model
 	Object          string `json:"object"`
-	Created         int64  `json:"created"`
+	Created         int64  `json:"created"` // Unix seconds
 	OwnedBy         string `json:"owned_by"`
-	ContextWindow   uint32 `json:"context_window"`
-	MaxOutputTokens uint32 `json:"max_output_tokens,omitempty"`
-	Root            string `json:"root,omitempty"`
-	Parent          string `json:"parent,omitempty"`
+	ContextWindow   uint32 `json:"context_window"`              // tokens of prompt and answer together
+	MaxOutputTokens uint32 `json:"max_output_tokens,omitempty"` // 0: as many as the context holds
+	Root            string `json:"root,omitempty"`              // what an alias or an adapter stands for; empty: itself
+	Parent          string `json:"parent,omitempty"`            // base model of an adapter
 }
 
+// modelOf writes a catalog entry in OpenAI's form, with the fields clients of Dynamo read besides.
 func modelOf(m catalog.ModelInfo) model {
 	o := model{
 		ID: m.ID, Object: "model", Created: m.Created, OwnedBy: "nvidia",
@@ -39,6 +40,7 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := struct {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
+		// No models are an empty array, never null.
 	}{"list", []model{}}
 	for _, m := range s.opts.Catalog.Models() {
 		if m.Ready {
@@ -50,12 +52,14 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 
 // oneModel describes one model, or tells whether it is ready. An id may hold slashes, and may itself end with /ready.
 func (s *Server) oneModel(w http.ResponseWriter, r *http.Request) {
+	// The escaped path tells a slash of the id, %2F, from the route's own; then both mean the same.
 	path := r.URL.EscapedPath()[len(s.opts.Paths.Models)+1:]
 	id, err := url.PathUnescape(path)
 	if err != nil {
 		s.errors.write(w, fault.Bad("", "The model's id is not a valid path"))
 		return
 	}
+	// The whole name comes first: a model may itself be called …/ready.
 	if m, ok := s.model(id); ok && m.Ready {
 		s.json(w, modelOf(m))
 		return
@@ -74,6 +78,7 @@ func (s *Server) modelReady(w http.ResponseWriter, id string) {
 	case !ok:
 		s.errors.write(w, modelNotFound(id))
 	case !m.Ready || s.life.draining.Load():
+		// The catalog knows why it isn't ready, and when to ask again.
 		_, err := s.opts.Catalog.Lookup(id)
 		f := fault.From(err)
 		if f == nil || f.Kind != fault.Unavailable {
@@ -89,10 +94,12 @@ func (s *Server) modelReady(w http.ResponseWriter, id string) {
 	}
 }
 
+// modelNotFound is OpenAI's failure for a model nobody serves, with its code.
 func modelNotFound(id string) *fault.Error {
 	return fault.New(fault.NotFound, "The model `%s` does not exist", clip(id, 256)).WithCode("model_not_found")
 }
 
+// model finds a catalog entry by its id. Lists are short, and so is the search.
 func (s *Server) model(id string) (catalog.ModelInfo, bool) {
 	for _, m := range s.opts.Catalog.Models() {
 		if m.ID == id {
@@ -102,6 +109,7 @@ func (s *Server) model(id string) (catalog.ModelInfo, bool) {
 	return catalog.ModelInfo{}, false
 }
 
+// json answers with v.
 func (s *Server) json(w http.ResponseWriter, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -12,10 +12,11 @@ import (
 
 // Paths are where the endpoints stand. Empty ones are OpenAI's and Dynamo's usual places.
 type Paths struct {
-	Chat, Completions, Models             string
-	Health, Live, Ready, Metrics, OpenAPI string
+	Chat, Completions, Models             string // OpenAI's endpoints
+	Health, Live, Ready, Metrics, OpenAPI string // for operators
 }
 
+// withDefaults fills in what was left open, and gives every path one slash in front and none behind.
 func (p Paths) withDefaults() Paths {
 	for _, d := range []struct {
 		path *string
@@ -33,6 +34,7 @@ func (p Paths) withDefaults() Paths {
 	return p
 }
 
+// routes joins paths and handlers. It fails when the description of the surface can't be read.
 func (s *Server) routes() (http.Handler, error) {
 	r := chi.NewRouter()
 	r.Use(s.around)
@@ -41,6 +43,7 @@ func (s *Server) routes() (http.Handler, error) {
 	r.Post(p.Chat, s.inference(endpointChat, (*exchange).chat))
 	r.Post(p.Completions, s.inference(endpointCompletions, (*exchange).completions))
 
+	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.
 	get := func(path string, h http.HandlerFunc) {
 		r.Get(path, h)
 		r.Head(path, h)
@@ -72,11 +75,12 @@ func (s *Server) routes() (http.Handler, error) {
 	return r, nil
 }
 
+// notFound repeats what was asked for: most of the time it is a wrong base URL.
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 	s.errors.write(w, fault.New(fault.NotFound, "Route not found: %s %s", r.Method, clip(r.URL.Path, 256)))
 }
 
-// methodNotAllowed names the methods the path has.
+// methodNotAllowed names the methods the path has. RFC 9110 wants them in the Allow header, too.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, routes chi.Routes) {
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {

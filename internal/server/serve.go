@@ -20,7 +20,7 @@ const lastWords = time.Second
 
 // life is the server's way from serving to its end.
 type life struct {
-	draining atomic.Bool
+	draining atomic.Bool   // set once, never taken back
 	running  atomic.Int64  // inference requests
 	idle     chan struct{} // capacity 1: a request that ends while draining knocks
 
@@ -30,6 +30,7 @@ type life struct {
 	done   bool                    // Shutdown has been called
 }
 
+// init readies the zero value.
 func (l *life) init() { l.idle = make(chan struct{}, 1) }
 
 // enter counts a request in, and tells whether it may run.
@@ -38,6 +39,7 @@ func (l *life) enter() bool {
 	return !l.draining.Load()
 }
 
+// leave counts a request out. The knock is dropped when one is waiting already: wait looks at the count itself.
 func (l *life) leave() {
 	if l.running.Add(-1) == 0 && l.draining.Load() {
 		select {
@@ -49,6 +51,7 @@ func (l *life) leave() {
 
 // wait returns when no request runs, or false when ctx ends first.
 func (l *life) wait(ctx context.Context) bool {
+	// A knock may be old: requests that are refused come and go as well.
 	for l.running.Load() > 0 {
 		select {
 		case <-l.idle:
@@ -62,6 +65,7 @@ func (l *life) wait(ctx context.Context) bool {
 // Serve answers requests on ln, which it closes, until Shutdown. When ctx ends, everything is broken off. It returns
 // nil after Shutdown or the end of ctx, and may be called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	// The parent of every request's context; its cause reaches the handlers.
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	hs := &http.Server{
@@ -70,7 +74,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:       s.opts.IdleTimeout,
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return all },
-		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+		// net/http reports what clients get wrong, port scanners included: nothing for an error log.
+		ErrorLog: slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
 	}
 	sse.Install(hs)
 	// Shutdown may come first: the process got its signal while it was starting.
@@ -82,6 +87,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.life.http, s.life.cancel = hs, cancel
 	s.life.mu.Unlock()
 
+	// The end of ctx is the hard way out: connections are closed without a word.
 	stop := context.AfterFunc(ctx, func() {
 		s.life.draining.Store(true)
 		_ = hs.Close()
@@ -93,6 +99,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
+// errStopping is the cause of the end of requests that outlive the grace period.
 var errStopping = fault.New(fault.Unavailable, "The server is shutting down")
 
 // Drain makes the server refuse inference requests with 503 and report itself as not ready. Running requests go on.
@@ -119,6 +126,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if abort != nil { // streams get an error event with this text, and their workers are told
 		abort(errStopping)
 	}
+	// ctx is over when requests were broken off; their last words still have a second.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
 	defer cancel()
 	s.life.wait(last)

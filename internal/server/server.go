@@ -19,6 +19,7 @@ package server
 import (
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,7 @@ import (
 type Catalog interface {
 	// Lookup finds a model; failures are *fault.Error of kind NotFound, or Unavailable when it is known but not ready.
 	Lookup(model string) (*catalog.Set, error)
+	// Models lists what there is, ready or not, in the order of ids. The slice is shared: nobody writes to it.
 	Models() []catalog.ModelInfo
 	// Ready reports whether at least one model can be served.
 	Ready() bool
@@ -48,14 +50,14 @@ type Options struct {
 	Catalog   Catalog
 	Instances func() []*worker.Instance // live instances, for /health; nil: none are listed
 
-	Paths   Paths
+	Paths   Paths  // where the endpoints stand
 	OpenAPI []byte // description of the surface, YAML or JSON; empty: /openapi.json is not served
 
 	FlatErrors     bool // Dynamo's {"message","type","code"} in place of OpenAI's {"error":{…}}
 	OverloadStatus int  // status of an overloaded service; 0: 529
 
-	Decode   openai.DecodeOptions
-	Validate validate.Options
+	Decode   openai.DecodeOptions // how strictly bodies are read
+	Validate validate.Options     // limits of fields
 
 	BodyLimit     int64         // bytes; 0: 45 MiB
 	BodyLimitName string        // how the limit is called in the message of a refusal; empty: DYN_HTTP_BODY_LIMIT_MB
@@ -78,6 +80,7 @@ type Options struct {
 	Now func() time.Time // nil: time.Now; for tests of creation times
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	o.Paths = o.Paths.withDefaults()
 	if o.Instances == nil {
@@ -120,17 +123,19 @@ func (o Options) withDefaults() Options {
 
 // Server answers HTTP requests.
 type Server struct {
-	opts    Options
-	errors  *errorTable
+	opts    Options     // with defaults
+	errors  *errorTable // the form of failures
 	metrics *metrics
-	handler http.Handler
+	handler http.Handler // all routes
 	open    atomic.Int64 // streams being written
-	life    life
+	chosen  sync.Map     // ids that clients chose, of running requests
+	life    life         // serving, draining, ended
 }
 
 // New returns a Server. It starts nothing.
 func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts.withDefaults()}
+	// All writers share the count: the hold-back grows with the number of streams.
 	s.opts.Stream.Open = &s.open
 	s.errors = newErrorTable(s.opts.FlatErrors, s.opts.OverloadStatus)
 	s.metrics = newMetrics(s.opts.Registerer)

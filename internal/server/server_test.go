@@ -65,7 +65,7 @@ func TestStream(t *testing.T) {
 	} {
 		res, got := s.do(t, http.MethodPost, path, body)
 		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" ||
-			res.Header.Get("Cache-Control") != "no-cache" || res.Header.Get("X-Accel-Buffering") != "no" {
+			res.Header.Get("Cache-Control") != "no-cache, no-transform" || res.Header.Get("X-Accel-Buffering") != "no" {
 			t.Errorf("%d %v", res.StatusCode, res.Header)
 		}
 		if err := testkit.Lint([]byte(got), testkit.LintOptions{Chat: path == "/v1/chat/completions"}); err != nil {
@@ -211,7 +211,7 @@ func TestErrorAfterFirstByte(t *testing.T) {
 	if err := testkit.Lint([]byte(body), testkit.LintOptions{Chat: true}); err != nil {
 		t.Error(err)
 	}
-	if got := s.metric(t, `dynamo_frontend_failures_total{class="Unavailable",reason="unavailable"}`); got != "1" {
+	if got := s.metric(t, `dynamo_frontend_failures_total{class="Unavailable",reason="backend.unavailable"}`); got != "1" {
 		t.Errorf("failures: %q", got)
 	}
 }

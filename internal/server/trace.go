@@ -39,6 +39,7 @@ func (x *exchange) startSpan() {
 	if x.s.opts.Tracer == nil {
 		return
 	}
+	// W3C trace context; without one the span begins a trace of its own.
 	ctx := propagation.TraceContext{}.Extract(x.r.Context(), propagation.HeaderCarrier(x.r.Header))
 	ctx, x.span = x.s.opts.Tracer.Start(ctx, "POST "+x.r.URL.Path, trace.WithSpanKind(trace.SpanKindServer),
 		trace.WithAttributes(attrMethod.String(x.r.Method), attrRoute.String(x.r.URL.Path)))
@@ -54,6 +55,7 @@ func (x *exchange) describe(c *openai.Common, operation string, maxTokens *int64
 	if x.span == nil {
 		return
 	}
+	// The conventions' name: the operation and the model, both bounded.
 	x.span.SetName(operation + " " + x.model.name)
 	attrs := []attribute.KeyValue{
 		attrOperation.String(operation), attrProvider.String("nvidia.dynamo"), attrModel.String(c.Model),
@@ -77,6 +79,7 @@ func (x *exchange) describe(c *openai.Common, operation string, maxTokens *int64
 			attrs = append(attrs, f.key.Float64(*f.value))
 		}
 	}
+	// Only where it isn't the default, as the conventions want it.
 	if c.N != nil && *c.N != 1 {
 		attrs = append(attrs, attrChoices.Int64(*c.N))
 	}
@@ -88,10 +91,11 @@ func (x *exchange) describeAnswer(o *observed, u worker.Usage) {
 	if x.span == nil {
 		return
 	}
-	x.span.SetAttributes(attrAnswerModel.String(x.model.name), attrAnswerID.String(x.meta.RequestID),
+	x.span.SetAttributes(attrAnswerModel.String(x.model.name), attrAnswerID.String(x.answerID),
 		attrInput.Int(u.PromptTokens), attrOutput.Int(u.CompletionTokens), attrFinish.StringSlice(o.finish))
 }
 
+// endSpan gives the span its status. What a client got wrong is no error of the server's span, by the HTTP conventions.
 func (x *exchange) endSpan(a answerTo) {
 	if x.span == nil {
 		return

@@ -41,7 +41,7 @@ func TestTrace(t *testing.T) {
 	if root.SpanContext().TraceID().String() != trace || root.Parent().SpanID().String() != "00f067aa0ba902b7" {
 		t.Errorf("the client's trace is not continued: %v", root.SpanContext())
 	}
-	for _, stage := range []string{"prepost.render", "prepost.tokenise", "router.dispatch", "stream"} {
+	for _, stage := range []string{"prepost.render", "prepost.tokenise", "router.dispatch", "first_token", "stream"} {
 		if spans[stage] == nil || spans[stage].Parent().SpanID() != root.SpanContext().SpanID() {
 			t.Errorf("stage %s does not hang from the request", stage)
 		}
@@ -58,6 +58,9 @@ func TestTrace(t *testing.T) {
 		if v, ok := has.Value(a.Key); !ok || v != a.Value {
 			t.Errorf("%s is %v, want %v", a.Key, v.Emit(), a.Value.Emit())
 		}
+	}
+	if v, _ := has.Value("gen_ai.response.id"); !strings.HasPrefix(v.AsString(), "chatcmpl-") {
+		t.Errorf("the answer's id is %q", v.AsString())
 	}
 	failed := attribute.NewSet(spans["POST /v1/completions"].Attributes()...)
 	if v, _ := failed.Value("error.type"); v.AsString() != "not_found" {

@@ -9,15 +9,17 @@ import (
 
 // Event is one event of a stream.
 type Event struct {
-	Name     string
-	Comments []string
-	Data     string // empty: none
+	Name     string   // of the event field; empty: none
+	Comments []string // in order, without the colon and one space
+	Data     string   // empty: none
 }
 
-// Events splits a stream into its events. Anything that is not one is an error.
+// Events splits a stream into its events. Anything that is not one is an error. The events before the error are
+// returned with it.
 func Events(body []byte) ([]Event, error) {
 	var out []Event
 	for len(body) > 0 {
+		// Portico's own streams end every line with a line feed; other line ends of the format would be a change.
 		block, rest, ok := bytes.Cut(body, []byte("\n\n"))
 		if !ok {
 			return out, fmt.Errorf("the stream ends inside an event: %q", block)
@@ -41,27 +43,28 @@ func Events(body []byte) ([]Event, error) {
 	return out, nil
 }
 
-// Chunk is one chunk of either kind of stream, as far as the rules reach.
+// Chunk is one chunk of either kind of stream, as far as the rules reach. Pointers tell a missing key from an empty
+// value.
 type Chunk struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Model   string `json:"model"`
-	Created int64  `json:"created"`
-	Choices *[]struct {
+	ID      string      `json:"id"` // the same in all chunks, like Object, Model and Created
+	Object  string      `json:"object"`
+	Model   string      `json:"model"`
+	Created int64       `json:"created"` // Unix seconds
+	Choices *[]struct { // nil: the key is missing
 		Index        int             `json:"index"`
 		Delta        *map[string]any `json:"delta"`
 		Text         *string         `json:"text"`
 		FinishReason *string         `json:"finish_reason"`
 	} `json:"choices"`
-	Usage json.RawMessage `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	Usage json.RawMessage `json:"usage"` // null and missing are the same
+	Error json.RawMessage `json:"error"` // an error event; nothing may follow it
 }
 
-// LintOptions say what the client asked for.
+// LintOptions say what the client asked for. The zero value is a plain stream of completions.
 type LintOptions struct {
-	Chat            bool
+	Chat            bool // otherwise completions
 	Usage           bool // include_usage
-	ContinuousUsage bool
+	ContinuousUsage bool // usage in every chunk
 }
 
 // Lint checks that a stream keeps OpenAI's rules: ids that don't change, one role and one finish reason for each
@@ -91,17 +94,20 @@ func Lint(body []byte, opts LintOptions) error {
 	return l.end()
 }
 
+// linter is what Lint remembers of the chunks so far.
 type linter struct {
 	opts    LintOptions
-	first   *Chunk
-	choices map[int]*lintChoice
-	usage   int
-	failed  bool
-	done    bool
+	first   *Chunk              // the one that all others are compared with
+	choices map[int]*lintChoice // by index
+	usage   int                 // chunks with nothing but usage
+	failed  bool                // an error event came
+	done    bool                // the end mark came
 }
 
+// lintChoice counts how often a choice has had a role and a finish reason: once is right for each.
 type lintChoice struct{ role, finish int }
 
+// chunk checks one chunk against those before it.
 func (l *linter) chunk(data string) error {
 	var c Chunk
 	if err := json.Unmarshal([]byte(data), &c); err != nil {
@@ -110,10 +116,12 @@ func (l *linter) chunk(data string) error {
 	if l.failed {
 		return fmt.Errorf("something follows an error")
 	}
+	// The only chunk that needs none of a chunk's fields.
 	if c.Error != nil {
 		l.failed = true
 		return nil
 	}
+	// With include_usage that chunk is the last.
 	if l.usage > 0 {
 		return fmt.Errorf("something follows the usage")
 	}
@@ -121,6 +129,7 @@ func (l *linter) chunk(data string) error {
 		return err
 	}
 	hasUsage := len(c.Usage) > 0 && string(c.Usage) != "null"
+	// OpenAI's last chunk with include_usage: no choices, only the usage.
 	if len(*c.Choices) == 0 {
 		l.usage++
 		if !l.opts.Usage || !hasUsage {
@@ -162,6 +171,7 @@ func (l *linter) same(c *Chunk) error {
 	return nil
 }
 
+// choice checks the i-th choice of a chunk.
 func (l *linter) choice(c *Chunk, i int) error {
 	ch := (*c.Choices)[i]
 	st := l.choices[ch.Index]
@@ -187,12 +197,14 @@ func (l *linter) choice(c *Chunk, i int) error {
 	if _, ok := (*ch.Delta)["role"]; ok {
 		st.role++
 	}
+	// 0 is a first chunk without a role, 2 a later one that repeats it.
 	if st.role != 1 {
 		return fmt.Errorf("choice %d has had %d roles", ch.Index, st.role)
 	}
 	return nil
 }
 
+// end checks what only the whole stream shows.
 func (l *linter) end() error {
 	if !l.done {
 		return fmt.Errorf("no end mark")
@@ -203,6 +215,7 @@ func (l *linter) end() error {
 	if l.opts.Usage != (l.usage == 1) {
 		return fmt.Errorf("%d usage chunks", l.usage)
 	}
+	// As many choices as there are indices from 0 on: a gap is a choice that never came.
 	for i := range len(l.choices) {
 		st := l.choices[i]
 		if st == nil {

@@ -15,7 +15,7 @@ import (
 // Models is a fixed set of models, by name. A nil set is a model that is known but not ready.
 type Models map[string]*catalog.Set
 
-// Lookup finds a model.
+// Lookup finds a model. Its failures are those of the real catalog.
 func (m Models) Lookup(model string) (*catalog.Set, error) {
 	set, ok := m[model]
 	switch {
@@ -27,7 +27,7 @@ func (m Models) Lookup(model string) (*catalog.Set, error) {
 	return set, nil
 }
 
-// Models lists the models.
+// Models lists the models. Their order is that of the map: any.
 func (m Models) Models() []catalog.ModelInfo {
 	var out []catalog.ModelInfo
 	for name, set := range m {
@@ -58,7 +58,8 @@ func ByteModel(name string) *catalog.Set {
 	}
 }
 
-// TextModel is a set whose workers take and give the client's own format.
+// TextModel is a set whose workers take and give the client's own format. It has neither template nor tokenizer, as in
+// the catalog.
 func TextModel(name string) *catalog.Set {
 	return &catalog.Set{
 		Endpoint: worker.EndpointID{Namespace: "test", Component: "backend", Name: "generate"},
@@ -66,6 +67,7 @@ func TextModel(name string) *catalog.Set {
 	}
 }
 
+// lineRenderer is ByteModel's template.
 type lineRenderer struct{}
 
 // Render writes role: content for every message.
@@ -81,7 +83,7 @@ func (lineRenderer) Render(_ context.Context, in *prepost.ChatInput) (string, er
 	return b.String(), nil
 }
 
-// EOS is the end token of Bytes.
+// EOS is the end token of Bytes. It is the only one that is no byte.
 const EOS prepost.TokenID = 256
 
 // Bytes is a tokenizer whose tokens are bytes, and one end token.
@@ -89,9 +91,10 @@ type Bytes struct{}
 
 var _ prepost.Tokenizer = Bytes{}
 
-// Encode returns the bytes of text.
+// Encode returns the bytes of text. It fails when ctx has ended, as real tokenizers do.
 func (Bytes) Encode(ctx context.Context, text string, _ bool) ([]prepost.TokenID, error) {
 	out := make([]prepost.TokenID, len(text))
+	// Ids are the bytes themselves, so a test can read a prompt in hexadecimal.
 	for i := range len(text) {
 		out[i] = prepost.TokenID(text[i])
 	}
@@ -109,7 +112,7 @@ func (Bytes) Decode(ids []prepost.TokenID, _ bool) (string, error) {
 	return strings.ToValidUTF8(string(b), "\ufffd"), nil
 }
 
-// NewDecoder returns a decoder.
+// NewDecoder returns a decoder. The prompt has no influence, and the end token is always skipped.
 func (Bytes) NewDecoder([]prepost.TokenID, bool) prepost.Decoder { return &byteDecoder{} }
 
 // TokenID finds the end token.
@@ -121,9 +124,10 @@ func (Bytes) VocabSize() int { return int(EOS) + 1 }
 // Close does nothing.
 func (Bytes) Close() error { return nil }
 
-// TokenBytes returns the byte a token is.
+// TokenBytes returns the byte a token is. It is false for the end token, whose byte means nothing.
 func (Bytes) TokenBytes(id prepost.TokenID) ([]byte, bool) { return []byte{byte(id)}, id < 256 }
 
+// byteDecoder holds back the bytes of an unfinished character.
 type byteDecoder struct{ held []byte }
 
 // Push appends the character that id completes.

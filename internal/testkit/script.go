@@ -26,7 +26,7 @@ import (
 //   - {"_wait":true} waits for the request's context to end.
 type Script []json.RawMessage
 
-// Items parses a script given as one JSON array.
+// Items parses a script given as one JSON array. A script that can't be parsed is a mistake of the test's and panics.
 func Items(array string) Script {
 	var s Script
 	if err := json.Unmarshal([]byte(array), &s); err != nil {
@@ -44,8 +44,8 @@ type Dispatcher struct {
 	Codec    worker.Codec     // of the bodies given to Script
 	Batch    bool             // items have been received before the first is read
 
-	mu    sync.Mutex
-	calls []*Played
+	mu    sync.Mutex // guards calls
+	calls []*Played  // in the order of their dispatch
 }
 
 var _ router.Dispatcher = (*Dispatcher)(nil)
@@ -53,26 +53,28 @@ var _ router.Dispatcher = (*Dispatcher)(nil)
 // Played is a call that was dispatched, and what became of it.
 type Played struct {
 	Call router.Call // as it was when dispatched
-	Body []byte
+	Body []byte      // as a worker would get it
 
 	Stops  atomic.Int32 // how often the worker was told to stop, or lost its stream, before its end
 	Closed atomic.Bool  // the stream was closed
 	Ended  atomic.Bool  // the script was played to its end
 }
 
-// Play returns a Dispatcher whose workers all play s.
+// Play returns a Dispatcher whose workers all play s. It may be used for any number of requests at once.
 func Play(s Script) *Dispatcher {
 	return &Dispatcher{Script: func(*router.Call, []byte) (Script, error) { return s, nil }}
 }
 
-// Calls returns what has been dispatched so far.
+// Calls returns what has been dispatched so far. The slice is the caller's; what it points to goes on changing while
+// streams run.
 func (d *Dispatcher) Calls() []*Played {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]*Played(nil), d.calls...)
 }
 
-// Dispatch plays a script as the answer to call.
+// Dispatch plays a script as the answer to call. Like the real one it returns when the worker has begun; ctx covers the
+// life of the stream.
 func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -86,9 +88,9 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	d.calls = append(d.calls, p)
-	d.mu.Unlock()
+	if err := d.admit(p); err != nil {
+		return nil, err
+	}
 	in := d.Instance
 	if in == nil {
 		in = &worker.Instance{Namespace: call.Endpoint.Namespace, Component: call.Endpoint.Component,
@@ -97,18 +99,33 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	return &stream{ctx: ctx, script: script, raw: call.Raw, batch: d.Batch, played: p, in: in}, nil
 }
 
-type stream struct {
-	ctx    context.Context
-	script Script
-	raw    bool
-	batch  bool
-	played *Played
-	in     *worker.Instance
-	told   bool
-	over   bool
-	item   worker.Item // one for all, as real streams have: what a sink keeps of it goes bad
+// admit notes a call. Like a real worker it refuses an id that it is still working on.
+func (d *Dispatcher) admit(p *Played) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.calls {
+		if c.Call.RequestID == p.Call.RequestID && !c.Closed.Load() {
+			return fault.New(fault.Unavailable, "request %s is already active", p.Call.RequestID)
+		}
+	}
+	d.calls = append(d.calls, p)
+	return nil
 }
 
+// stream plays one script. It starts no goroutine: all happens in Each.
+type stream struct {
+	ctx    context.Context  // of Dispatch; streams are one of the places where a context is kept
+	script Script           // what is played
+	raw    bool             // items are the client's own format
+	batch  bool             // more is true until the last item
+	played *Played          // what the test looks at
+	in     *worker.Instance // who pretends to answer
+	told   bool             // the worker was told to stop
+	over   bool             // the script was played to its end
+	item   worker.Item      // one for all, as real streams have: what a sink keeps of it goes bad
+}
+
+// Instance is the worker that pretends to answer.
 func (s *stream) Instance() *worker.Instance { return s.in }
 
 // stop tells the worker to stop, once.
@@ -119,13 +136,14 @@ func (s *stream) stop() {
 	}
 }
 
-// Close ends the stream.
+// Close ends the stream. Like the real one it may be called again.
 func (s *stream) Close() error {
 	s.stop()
 	s.played.Closed.Store(true)
 	return nil
 }
 
+// errLost is what becomes of a stream whose connection broke.
 var errLost = fault.Lost(errors.New("connection reset"), "Service temporarily unavailable")
 
 // Each plays the script.
@@ -142,6 +160,7 @@ func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 			s.stop()
 			return err
 		}
+		// Steps that only wait pass nothing on.
 		if it.HasData || it.Event != "" || it.Err != nil {
 			err = f(it, s.batch && i+1 < len(s.script))
 		}
@@ -174,6 +193,7 @@ func (s *stream) step(step json.RawMessage, it *worker.Item) (last bool, err err
 	switch {
 	case c.Lost:
 		return true, errLost
+	// What a Python worker sends when its engine raises.
 	case c.Raise != nil:
 		it.Event, it.Err = "error", &worker.Error{Class: "Internal", Reason: "backend.unknown", Message: "Exception: " + *c.Raise}
 		return true, nil
@@ -181,6 +201,7 @@ func (s *stream) step(step json.RawMessage, it *worker.Item) (last bool, err err
 		return false, s.sleep(c.Sleep)
 	}
 	frame := append([]byte(nil), step...)
+	// Bare outputs get the envelope that workers put around them, and the whole the frame's own.
 	if !c.Annotated {
 		frame = bytes.Join([][]byte{[]byte(`{"data":`), frame, []byte(`}`)}, nil)
 	}
@@ -196,6 +217,7 @@ func (s *stream) step(step json.RawMessage, it *worker.Item) (last bool, err err
 	return false, nil
 }
 
+// sleep waits for so long, or for ever, until the request's context ends.
 func (s *stream) sleep(seconds *float64) error {
 	var done <-chan time.Time // nil: for ever
 	if seconds != nil {
@@ -218,11 +240,12 @@ var floats = special{
 	{[]string{`{"$f":"-inf"}`, `{"$f": "-inf"}`}, "-1.73e308", -1.73e308, math.Inf(-1)},
 }
 
+// special are numbers that JSON has no words for.
 type special []struct {
-	written []string
-	number  string
-	value   float64
-	meant   float64
+	written []string // in scripts
+	number  string   // on the way through the decoder
+	value   float64  // number, parsed
+	meant   float64  // what the test wants
 }
 
 // Replace puts numbers in place of the written forms.

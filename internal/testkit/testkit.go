@@ -16,10 +16,14 @@ import (
 // update rewrites golden files in place of comparing with them: go test ./some/package -update.
 var update = flag.Bool("update", false, "rewrite golden files")
 
+// Updating reports whether golden files are to be written in place of being compared with.
+func Updating() bool { return *update }
+
 // NoLeaks fails the test when goroutines it started are still running after its clean-ups. Call it first: clean-ups run
 // in reverse.
 func NoLeaks(tb testing.TB) {
 	tb.Helper()
+	// What runs already belongs to the test binary or to parallel tests.
 	before := goleak.IgnoreCurrent()
 	tb.Cleanup(func() {
 		if tb.Failed() {
@@ -31,9 +35,10 @@ func NoLeaks(tb testing.TB) {
 	})
 }
 
-// Golden compares got with testdata/<name>, or writes it there with -update.
+// Golden compares got with testdata/<name>, or writes it there with -update. What -update writes is reviewed like code.
 func Golden(tb testing.TB, name string, got []byte) {
 	tb.Helper()
+	// Tests run in their package's folder.
 	path := filepath.Join("testdata", name)
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -53,7 +58,8 @@ func Golden(tb testing.TB, name string, got []byte) {
 	}
 }
 
-// Root returns the root of the source tree.
+// Root returns the root of the source tree. It is found from this file's own path, which the compiler records: tests
+// run in many folders.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..")

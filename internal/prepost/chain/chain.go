@@ -14,7 +14,7 @@ import (
 
 // Options describe a choice.
 type Options struct {
-	Decoder     prepost.Decoder
+	Decoder     prepost.Decoder        // for this choice alone
 	Stop        *worker.StopConditions // as sent to the worker; not changed
 	IncludeStop bool                   // stop strings stay in the answer (include_stop_str_in_output)
 	NoStopTrim  bool                   // stop ids and stop strings stay in the answer
@@ -22,27 +22,28 @@ type Options struct {
 
 // Choice is the state of one choice of an answer.
 type Choice struct {
-	opts      Options
+	opts      Options        // never changed
 	jail      *stopjail.Jail // nil: no stop strings
-	minTokens int
-	generated int
-	done      bool // a local trigger ended the choice
-	scratch   []byte
+	minTokens int            // until then nothing stops the choice here
+	generated int            // tokens consumed, the stopping one included
+	done      bool           // a local trigger ended the choice
+	scratch   []byte         // decoded text on its way into the jail
 }
 
 // Result is what one engine output adds.
 type Result struct {
-	Text       []byte // dst, grown by the text released
-	Tokens     int    // how many of the output's token ids were consumed; what follows them is dropped
-	Finish     worker.FinishReason
-	StopReason worker.StopReason
-	Stopped    bool // a local trigger ended the choice: the worker need not go on
+	Text       []byte              // dst, grown by the text released
+	Tokens     int                 // how many of the output's token ids were consumed; what follows them is dropped
+	Finish     worker.FinishReason // empty while the choice goes on
+	StopReason worker.StopReason   // what stopped it, where the client is to know
+	Stopped    bool                // a local trigger ended the choice: the worker need not go on
 }
 
 // New returns a choice that has produced nothing yet.
 func New(o Options) *Choice {
 	c := &Choice{opts: o}
 	if len(o.Stop.Stop) > 0 {
+		// Two ways to treat a match: cut it off, or let it out and end behind it.
 		if o.IncludeStop || o.NoStopTrim {
 			c.jail = stopjail.New(nil, o.Stop.Stop)
 		} else {
@@ -103,6 +104,7 @@ func (c *Choice) token(r *Result, id prepost.TokenID) error {
 	c.generated++
 	s := c.opts.Stop
 	user := slices.Contains(s.StopTokenIDs, id)
+	// Lists hold a handful of ids, so they are searched as they are.
 	hidden := user || slices.Contains(s.StopTokenIDsHidden, id)
 	visible := slices.Contains(s.StopTokenIDsVisible, id)
 
@@ -140,6 +142,7 @@ func (c *Choice) search(r *Result, id prepost.TokenID, belowMin bool) error {
 	return nil
 }
 
+// push gives text to the jail and ends the choice when it finds a stop string. What stands behind it is dropped.
 func (c *Choice) push(r *Result, text []byte) {
 	var hit *stopjail.Hit
 	if r.Text, hit = c.jail.Push(r.Text, text); hit != nil {
@@ -169,6 +172,7 @@ func (c *Choice) tail(r *Result) error {
 		r.Text = append(r.Text, text...)
 		return nil
 	}
+	// A stop string in the tail changes the reason, and the jail has then let out what it may.
 	before := r.StopReason
 	if len(text) > 0 {
 		c.push(r, text)
@@ -190,7 +194,8 @@ func (c *Choice) finish(r Result) (Result, error) {
 	return r, err
 }
 
-// End releases everything that is held, unsearched: the stream ended without a finish reason.
+// End releases everything that is held, unsearched: the stream ended without a finish reason. After a local trigger
+// there is nothing to release. An error is the decoder's.
 func (c *Choice) End(dst []byte) ([]byte, error) {
 	if c.done {
 		return dst, nil

@@ -26,6 +26,7 @@ func vocab(t *testing.T) *detok.Model {
 	return m
 }
 
+// itoa writes a number below 100.
 func itoa(i int) string { return string([]byte{byte('0' + i/10), byte('0' + i%10)})[boolInt(i < 10):] }
 
 func boolInt(b bool) int {
@@ -35,6 +36,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
+// ids spells tokens: letters, 1 and 2 for the halves of é, $ for the special end.
 func ids(s string) (out []prepost.TokenID) {
 	for _, r := range s {
 		switch r {
@@ -51,6 +53,7 @@ func ids(s string) (out []prepost.TokenID) {
 	return out
 }
 
+// TestStep feeds groups of tokens as outputs and sums up what comes out of them.
 func TestStep(t *testing.T) {
 	end := []uint32{28}
 	none := worker.StopReason{}
@@ -60,13 +63,13 @@ func TestStep(t *testing.T) {
 		name    string
 		items   string // groups of ids; a ! after a group is the engine's own "length"
 		stop    worker.StopConditions
-		include bool
-		noTrim  bool
-		text    string
-		tokens  int
+		include bool   // include_stop_str_in_output
+		noTrim  bool   // no_stop_trim
+		text    string // all that was released
+		tokens  int    // all that were consumed, the stopping one included
 		finish  worker.FinishReason
 		reason  worker.StopReason
-		stopped bool
+		stopped bool // the end was ours, not the engine's
 	}{
 		{name: "plain", items: "ab cd!", text: "abcd", tokens: 4, finish: worker.FinishLength},
 		{name: "split character", items: "a1 2b!", text: "aéb", tokens: 4, finish: worker.FinishLength},
@@ -126,6 +129,8 @@ func TestEngineErrorIsKept(t *testing.T) {
 	}
 }
 
+// TestEndReleasesHeldText: bc might become the stop string, and the last token is half a character, when the stream
+// ends.
 func TestEndReleasesHeldText(t *testing.T) {
 	ch := chain.New(chain.Options{Decoder: vocab(t).NewDecoder(nil, true), Stop: &worker.StopConditions{Stop: []string{"bcd"}}})
 	r, err := ch.Step(nil, &worker.Output{TokenIDs: ids("abc1")})

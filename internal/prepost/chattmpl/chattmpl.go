@@ -38,9 +38,10 @@ type Options struct {
 	SpecialTokens map[string]string // such as bos_token; variables of the template
 	Gate          *native.Gate      // bounds native calls over all models; nil doesn't bound
 	Timeout       time.Duration     // bounds a render and the wait for the gate; 0 is 10 s
-	Log           *slog.Logger
+	Log           *slog.Logger      // nil: slog.Default()
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	if o.Log == nil {
@@ -51,20 +52,20 @@ func (o Options) withDefaults() Options {
 
 // Renderer renders the chat templates of one model.
 type Renderer struct {
-	def, tool *variant // tool is def when the model has no template of its own for tools
-	special   []byte   // the special tokens as members of a JSON object, each with a comma after it
-	gate      *native.Gate
-	timeout   time.Duration
-	log       *slog.Logger
-	buffers   pool
+	def, tool *variant         // tool is def when the model has no template of its own for tools
+	special   []byte           // the special tokens as members of a JSON object, each with a comma after it
+	gate      *native.Gate     // nil: no bound
+	timeout   time.Duration    // of a render, with the wait for the gate
+	log       *slog.Logger     // for failures of the engine and of probes
+	buffers   pool             // of arguments
 	renders   *lifecycle.Group // those of abandoned requests included
 }
 
 // variant is one template and what is known of it.
 type variant struct {
-	template *native.Template
-	traits   *traits
-	isolated bool // rendered in a goroutine that can be given up
+	template *native.Template // compiled; closed by Renderer.Close
+	traits   *traits          // what it takes
+	isolated bool             // rendered in a goroutine that can be given up
 }
 
 var _ prepost.Renderer = (*Renderer)(nil)
@@ -75,6 +76,7 @@ func New(opts Options) (*Renderer, error) {
 	if opts.Default == "" {
 		opts.Default = opts.ToolUse
 	}
+	// Encoded once: every request begins with the same special tokens.
 	special, err := members(opts.SpecialTokens)
 	if err != nil {
 		return nil, err
@@ -94,6 +96,7 @@ func New(opts Options) (*Renderer, error) {
 	return r, nil
 }
 
+// load compiles a template and finds out what it takes. The template is closed when that fails.
 func (r *Renderer) load(name, src string) (*variant, error) {
 	template, err := native.NewTemplate(src)
 	if err != nil {
@@ -117,7 +120,7 @@ func (r *Renderer) load(name, src string) (*variant, error) {
 // probeTime is how long a probe, a conversation of a line or two, may take.
 const probeTime = 2 * time.Second
 
-// tryOut returns what renders a probe. Once one took too long it renders no more of them.
+// tryOut returns what renders a probe. Once one took too long it renders no more of them. It is used by one goroutine.
 func (r *Renderer) tryOut(template *native.Template) func(args []byte) (string, error) {
 	hopeless := false
 	return func(args []byte) (string, error) {
@@ -129,6 +132,7 @@ func (r *Renderer) tryOut(template *native.Template) func(args []byte) (string, 
 		if err := r.gate.Enter(bounded); err != nil {
 			return "", fmt.Errorf("wait to render: %w", err)
 		}
+		// Probes have a fixed clock, so that a template with the date in it tells the same of itself every day.
 		text, err := r.run(bounded.Done(), template, &buffer{args: args}, time.Date(2025, 1, 1, 12, 0, 0, 0, time.UTC))
 		hopeless = errors.Is(err, errAbandoned)
 		return text, err
@@ -138,7 +142,8 @@ func (r *Renderer) tryOut(template *native.Template) func(args []byte) (string, 
 // toolUse is transformers' name for the template of requests with tools.
 const toolUse = "tool_use"
 
-// members encodes the special tokens in a fixed order.
+// members encodes the special tokens in a fixed order. The order has no meaning to a template; equal models get equal
+// arguments.
 func members(tokens map[string]string) ([]byte, error) {
 	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(tokens)) {
@@ -155,15 +160,17 @@ func members(tokens map[string]string) ([]byte, error) {
 	return out, nil
 }
 
-// Close frees the templates. It is idempotent.
+// Close frees the templates. It is idempotent. A render under way keeps its template until it ends.
 func (r *Renderer) Close() error {
 	return errors.Join(r.def.template.Close(), r.tool.template.Close())
 }
 
 // Render renders a conversation. Failures that come from the conversation or the template are bad requests; a template
-// that calls raise_exception chooses the message.
+// that calls raise_exception chooses the message. It blocks for at most Options.Timeout in the gate and as long again
+// in the template. in is only read, and not after the return. When ctx ends first the error is ctx's.
 func (r *Renderer) Render(ctx context.Context, in *prepost.ChatInput) (string, error) {
 	buf := r.buffers.Get()
+	// The arguments are written before the wait: a malformed request takes no place in the gate.
 	v, err := r.appendInput(buf, in)
 	if err != nil {
 		r.buffers.Put(buf)
@@ -173,6 +180,7 @@ func (r *Renderer) Render(ctx context.Context, in *prepost.ChatInput) (string, e
 	defer cancel()
 	if err := r.gate.Enter(bounded); err != nil {
 		r.buffers.Put(buf)
+		// Who left first: the client, or the time the renderer gives a request.
 		if ctx.Err() != nil {
 			return "", fmt.Errorf("wait to render: %w", ctx.Err())
 		}
@@ -182,11 +190,13 @@ func (r *Renderer) Render(ctx context.Context, in *prepost.ChatInput) (string, e
 	if v.isolated {
 		text, err = r.run(bounded.Done(), v.template, buf, in.Now)
 	} else {
+		// On this goroutine, within fuel and time; ctx can't end it.
 		text, err = v.template.Render(buf.args, in.Now, r.timeout)
 		r.gate.Leave()
 		r.buffers.Put(buf)
 	}
 	switch {
+	// A client that left is no failure of the template's.
 	case errors.Is(err, errAbandoned) && ctx.Err() != nil:
 		return "", fmt.Errorf("render: %w", ctx.Err())
 	case err != nil:
@@ -230,8 +240,10 @@ type buffer struct{ args []byte }
 // pool keeps buffers for the next render, but not that of a huge request.
 type pool struct{ sync.Pool }
 
+// maxPooled is the largest buffer worth keeping.
 const maxPooled = 1 << 20 // bytes
 
+// Get returns a buffer with any content.
 func (p *pool) Get() *buffer {
 	if buf, ok := p.Pool.Get().(*buffer); ok {
 		return buf
@@ -239,6 +251,7 @@ func (p *pool) Get() *buffer {
 	return new(buffer)
 }
 
+// Put takes a buffer back that nobody reads any more.
 func (p *pool) Put(buf *buffer) {
 	if cap(buf.args) <= maxPooled {
 		p.Pool.Put(buf)
@@ -246,18 +259,21 @@ func (p *pool) Put(buf *buffer) {
 }
 
 // appendInput writes the variables of the template as one JSON object. Of equal keys the last one counts, so the
-// client's own variables come first: they can replace a special token but never the messages.
+// client's own variables come first: they can replace a special token but never the messages. It returns the template
+// to use and leaves the arguments in buf, also those of a failure, half written.
 func (r *Renderer) appendInput(buf *buffer, in *prepost.ChatInput) (*variant, error) {
 	tools, err := items(in.Tools, "tools")
 	if err != nil {
 		return nil, err
 	}
+	// As in transformers, the tools of a request choose the template.
 	v := r.def
 	if tools != nil {
 		v = r.tool
 	}
 	dst := append(append(buf.args[:0], '{'), r.special...)
 	if len(in.Kwargs) > 0 && !isNull(in.Kwargs) {
+		// Copied member by member as text: the braces go, the rest stays as it is.
 		own, err := inner(in.Kwargs, '{')
 		if err != nil {
 			return nil, fault.Bad("chat_template_kwargs", "chat_template_kwargs must be an object")
@@ -267,15 +283,18 @@ func (r *Renderer) appendInput(buf *buffer, in *prepost.ChatInput) (*variant, er
 		}
 	}
 	dst = append(dst, `"messages":`...)
+	// Messages are scanned once to see what has to change, which in most requests is nothing.
 	w := rewriter{raw: in.Messages, traits: v.traits, finish: in.ContinueFinalMessage}
 	if dst, err = w.appendMessages(dst); err != nil {
 		return nil, malformed(err, "messages")
 	}
+	// None rather than an empty list: templates ask whether tools are there at all.
 	if dst = append(dst, `,"tools":`...); tools == nil {
 		dst = append(dst, "null"...)
 	} else if dst, err = appendTools(dst, tools, v.traits.fillTools); err != nil {
 		return nil, malformed(err, "tools")
 	}
+	// Documents follow the same rule.
 	documents, err := items(in.Documents, "documents")
 	if err != nil {
 		return nil, err
@@ -289,7 +308,8 @@ func (r *Renderer) appendInput(buf *buffer, in *prepost.ChatInput) (*variant, er
 	return v, nil
 }
 
-// items returns a non-empty array, or nil for none.
+// items returns a non-empty array, or nil for none. An empty array is none, as for transformers, where templates ask
+// whether the list is true.
 func items(raw json.RawMessage, param string) ([]byte, error) {
 	if len(raw) == 0 || isNull(raw) {
 		return nil, nil
@@ -304,6 +324,7 @@ func items(raw json.RawMessage, param string) ([]byte, error) {
 	return raw, nil
 }
 
+// malformed names the field that the walk over raw JSON stumbled in; other errors name theirs already.
 func malformed(err error, param string) error {
 	if errors.Is(err, errMalformed) {
 		return fault.Bad(param, "%s must be an array of objects", param)
@@ -311,17 +332,20 @@ func malformed(err error, param string) error {
 	return err
 }
 
-// explain turns a failed render into what the client is told.
+// explain turns a failed render into what the client is told. Nearly all failures are a client's to mend, by another
+// conversation; only the engine's own are the server's.
 func (r *Renderer) explain(err error) error {
 	late := fault.Bad("messages", "Rendering this conversation takes longer than %s", r.timeout)
 	if errors.Is(err, errAbandoned) {
 		return late
 	}
 	failed, ok := errors.AsType[*native.TemplateError](err)
+	// Whatever isn't the template's failure comes from a closed one.
 	if !ok {
 		return fault.New(fault.Unavailable, "The model is being removed").Because(err)
 	}
 	switch failed.Failure {
+	// The template's author wrote this for whoever reads it: "roles must alternate", say.
 	case native.TemplateRaised:
 		return fault.Bad("messages", "%s", failed.Message)
 	case native.TemplateFailed:
@@ -339,9 +363,11 @@ func (r *Renderer) explain(err error) error {
 }
 
 // cutAtMark ends the prompt where the final message's content ends. A template that strips content has stripped the
-// mark's space too; then the content before it is stripped as well.
+// mark's space too; then the content before it is stripped as well. What a template writes behind the content, such as
+// an end of turn, goes too: the model is to write on.
 func cutAtMark(text string) (string, error) {
 	word := strings.TrimSpace(continueMark)
+	// The last one: a client could have written the mark itself, earlier.
 	at := strings.LastIndex(text, word)
 	if at < 0 {
 		return "", fault.Bad("messages", "The model's chat template leaves the final message out: it can't be continued")

@@ -28,6 +28,7 @@ func load(t testing.TB) *templates.Set {
 	return set
 }
 
+// renderer makes a Renderer that is closed with the test.
 func renderer(t testing.TB, opts chattmpl.Options) *chattmpl.Renderer {
 	t.Helper()
 	opts.Log = slog.New(slog.DiscardHandler)
@@ -39,6 +40,7 @@ func renderer(t testing.TB, opts chattmpl.Options) *chattmpl.Renderer {
 	return r
 }
 
+// golden makes a Renderer of a published model's template.
 func golden(t testing.TB, set *templates.Set, name string) *chattmpl.Renderer {
 	t.Helper()
 	g := set.Find(name)

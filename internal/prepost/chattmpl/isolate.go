@@ -14,22 +14,26 @@ import (
 // Those few templates are rendered in a goroutine of their own, which can be given up at the deadline but costs about
 // as much again as a short render; all others end by fuel alone and are rendered where the request is.
 
+// Written for the source of templates as they are published, with or without white-space control and line breaks.
 var (
-	assignments = regexp.MustCompile(`\{%[-+]?\s*set\s+([\w.]+)\s*=((?s:.*?))%\}`)
-	macros      = regexp.MustCompile(`\{%[-+]?\s*macro\s+(\w+)((?s:.*?))\{%[-+]?\s*endmacro`)
-	listLiteral = regexp.MustCompile(`(?:^|[=(,+])\s*\[`)
+	assignments = regexp.MustCompile(`\{%[-+]?\s*set\s+([\w.]+)\s*=((?s:.*?))%\}`)            // name, value
+	macros      = regexp.MustCompile(`\{%[-+]?\s*macro\s+(\w+)((?s:.*?))\{%[-+]?\s*endmacro`) // name, body
+	listLiteral = regexp.MustCompile(`(?:^|[=(,+])\s*\[`)                                     // not an index
 )
 
-// mayHideWork reports whether a template can do more work than fuel counts.
+// mayHideWork reports whether a template can do more work than fuel counts. A wrong yes costs some time in each render,
+// a wrong no a goroutine that can't be given up.
 func mayHideWork(src string) bool {
 	for _, m := range assignments.FindAllStringSubmatch(src, -1) {
 		name, value := m[1], m[2]
+		// Its old value twice: the new one is at least twice as large.
 		if words(value, name) > 1 &&
 			(strings.Contains(value, "+") || listLiteral.MatchString(value)) {
 			return true
 		}
 	}
 	for _, m := range macros.FindAllStringSubmatch(src, -1) {
+		// It names itself, and makes a list on the way.
 		if words(m[2], m[1]) > 0 && listLiteral.MatchString(m[2]) {
 			return true
 		}

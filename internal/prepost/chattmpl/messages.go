@@ -18,25 +18,27 @@ var reasoningKeys = [...]string{"reasoning_content", "thinking", "reasoning"}
 
 // message is what the rewriter needs to know of one message before it decides.
 type message struct {
-	place     span
-	role      string
-	content   span // zero when absent
-	toolCalls span // zero when absent
-	function  span // function_call, zero when absent
-	reasoning [len(reasoningKeys)]span
-	nulls     bool
+	place     span                     // the whole object
+	role      string                   // without its quotes; empty when absent
+	content   span                     // zero when absent
+	toolCalls span                     // zero when absent
+	function  span                     // function_call, zero when absent
+	reasoning [len(reasoningKeys)]span // by key; zero when absent or null
+	nulls     bool                     // a member is null, which templates must not see
 }
 
 // rewriter appends a conversation to the template's arguments, changing only what the template can't take: most
 // messages are copied as the client wrote them.
 type rewriter struct {
-	raw    []byte
-	traits *traits
-	finish bool // mark the end of the last message
+	raw    []byte  // the array of messages, as the client sent it
+	traits *traits // of the template that is used
+	finish bool    // mark the end of the last message
 }
 
+// appendMessages appends the conversation. What lies between two messages that change is copied in one piece.
 func (w *rewriter) appendMessages(dst []byte) ([]byte, error) {
 	last := -1
+	// The last message is marked, and only a walk over all of them tells which it is.
 	if w.finish {
 		_ = eachItem(w.raw, span{0, len(w.raw)}, func(n int, _ span) error { last = n; return nil })
 		if last < 0 {
@@ -49,6 +51,7 @@ func (w *rewriter) appendMessages(dst []byte) ([]byte, error) {
 		if err != nil {
 			return err
 		}
+		// With nothing to finish last is -1, and no message is it.
 		mark := n == last
 		if !mark && !w.mustChange(&m) {
 			return nil
@@ -64,6 +67,7 @@ func (w *rewriter) appendMessages(dst []byte) ([]byte, error) {
 	return append(dst, w.raw[copied:]...), nil
 }
 
+// read finds the members of a message that may have to change. Of equal keys the last one counts, as for the template.
 func (w *rewriter) read(item span) (message, error) {
 	m := message{place: item}
 	if !isObject(item.in(w.raw)) {
@@ -73,6 +77,7 @@ func (w *rewriter) read(item span) (message, error) {
 		name := string(w.raw[k.from+1 : k.to-1])
 		switch name {
 		case "role":
+			// Escapes inside stay: no role that is known has one.
 			m.role = strings.Trim(string(v.in(w.raw)), `"`)
 		case "content":
 			m.content = v
@@ -93,20 +98,24 @@ func (w *rewriter) read(item span) (message, error) {
 	return m, err
 }
 
-// mustChange reports whether the template can't take the message as it is.
+// mustChange reports whether the template can't take the message as it is. The answer depends on the message and the
+// template's traits alone. A yes that wasn't needed costs a copy.
 func (w *rewriter) mustChange(m *message) bool {
 	content := m.content.in(w.raw)
 	switch {
+	// Arrays may hold parts that no template knows; null and reasoning are as transformers shows them.
 	case m.nulls, isArray(content), m.hasReasoning():
 		return true
 	case isString(content) && w.traits.role(m.role).arraysOnly:
 		return true
+	// Absent is not null: the template would see an undefined variable.
 	case len(content) == 0 && w.fills(m):
 		return true
 	}
 	return w.traits.arguments != argumentsAsSent && (len(m.toolCalls.in(w.raw)) > 0 || len(m.function.in(w.raw)) > 0)
 }
 
+// hasReasoning reports whether the message has reasoning under any of its names.
 func (m *message) hasReasoning() bool {
 	return m.reasoning != [len(reasoningKeys)]span{}
 }
@@ -114,10 +123,12 @@ func (m *message) hasReasoning() bool {
 // fills reports whether a missing content is given as an empty string.
 func (w *rewriter) fills(m *message) bool { return w.traits.fillContent && m.role == "assistant" }
 
-// appendMessage writes one message with everything the template needs changed.
+// appendMessage writes one message with everything the template needs changed. The members keep their order, and what
+// is added comes last. n is the index in the conversation, for failures.
 func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]byte, error) {
 	dst = append(dst, '{')
 	start := len(dst)
+	// name is a key with its quotes; the comma goes ahead of all but the first.
 	key := func(name []byte) {
 		if len(dst) > start {
 			dst = append(dst, ',')
@@ -127,6 +138,7 @@ func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]by
 	marked := false
 	err := eachMember(w.raw, m.place, func(k, v span) error {
 		value := v.in(w.raw)
+		// Places, not names, are compared: of two equal keys only the last is the content.
 		isContent := v == m.content
 		if isNull(value) {
 			return nil // as transformers does, before any template sees the message
@@ -134,6 +146,7 @@ func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]by
 		key(k.in(w.raw))
 		var err error
 		switch {
+		// Later cases are about places that aren't the content.
 		case isContent:
 			dst, err = w.appendContent(dst, n, m, mark)
 			marked = mark
@@ -152,6 +165,7 @@ func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]by
 	if mark && !marked {
 		return dst, fault.Bad(fmt.Sprintf("messages[%d].content", n), "The final message has no text to continue")
 	}
+	// Null members were dropped above, so a null content is missing by now, too.
 	if c := m.content.in(w.raw); (len(c) == 0 || isNull(c)) && w.fills(m) {
 		key([]byte(`"content"`))
 		if w.traits.role(m.role).arraysOnly {
@@ -169,6 +183,7 @@ func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]by
 	return append(dst, '}'), nil
 }
 
+// firstReasoning returns the reasoning that is shown under the names the client didn't use.
 func (m *message) firstReasoning() span {
 	for _, s := range m.reasoning {
 		if s != (span{}) {
@@ -178,7 +193,8 @@ func (m *message) firstReasoning() span {
 	return span{}
 }
 
-// appendContent writes a message's content in the form the template takes for its role.
+// appendContent writes a message's content in the form the template takes for its role. Text parts may be joined and
+// text made into parts; media can't be told in a string, and are refused.
 func (w *rewriter) appendContent(dst []byte, n int, m *message, mark bool) ([]byte, error) {
 	content, role := m.content.in(w.raw), w.traits.role(m.role)
 	switch {
@@ -191,10 +207,12 @@ func (w *rewriter) appendContent(dst []byte, n int, m *message, mark bool) ([]by
 			dst = append(dst, `}]`...)
 		}
 		return dst, nil
+	// The template walks over parts itself.
 	case isArray(content) && role.arrays:
 		return w.appendParts(dst, n, m.content, mark)
 	case isArray(content):
 		return w.appendJoined(dst, n, m.content, mark)
+	// Null, a number or an object: nothing that could go on.
 	case mark:
 		return dst, fault.Bad(fmt.Sprintf("messages[%d].content", n), "The final message has no text to continue")
 	}
@@ -216,6 +234,8 @@ type part struct {
 	text span // of text parts: a JSON string
 }
 
+// readPart reads part j of message n. Strings among the parts are texts; the kinds that begin with input_ and output_
+// are those of OpenAI's Responses API.
 func (w *rewriter) readPart(n, j int, item span) (part, error) {
 	p := part{}
 	if isString(item.in(w.raw)) {
@@ -232,6 +252,7 @@ func (w *rewriter) readPart(n, j int, item span) (part, error) {
 		if p.kind == "refusal" {
 			name = "refusal"
 		}
+		// Templates know one kind of text.
 		p.kind = "text"
 		if text, ok := member(w.raw, item, name); ok && isString(text.in(w.raw)) {
 			p.text = text
@@ -242,7 +263,8 @@ func (w *rewriter) readPart(n, j int, item span) (part, error) {
 	return p, nil
 }
 
-// media returns the kind of medium that a content part's type stands for, as templates name it.
+// media returns the kind of medium that a content part's type stands for, as templates name it. OpenAI's chat API says
+// image_url, its Responses API input_image, and templates plain image.
 func media(kind string) string {
 	switch kind {
 	case "image", "image_url", "input_image":
@@ -255,7 +277,8 @@ func media(kind string) string {
 	return ""
 }
 
-// appendParts writes a content array: text parts as they are, media as the placeholders that templates look for.
+// appendParts writes a content array: text parts as they are, media as the placeholders that templates look for. The
+// mark goes into the last text: media behind it stay ahead of what the model adds.
 func (w *rewriter) appendParts(dst []byte, n int, arr span, mark bool) ([]byte, error) {
 	lastText := -1
 	if mark {
@@ -283,19 +306,23 @@ func (w *rewriter) appendParts(dst []byte, n int, arr span, mark bool) ([]byte, 
 			return nil
 		}
 		medium := media(p.kind)
+		// A kind that only this template may know.
 		if medium == "" {
 			dst = append(dst, item.in(w.raw)...)
 			return nil
 		}
+		// A template that prints nothing for it would answer as if the picture weren't there.
 		if !w.traits.media[medium] {
 			return w.refuse(n, j, p.kind)
 		}
+		// What the URL points at reaches the worker beside the prompt; the template only marks the place.
 		dst = append(append(append(dst, `{"type":"`...), medium...), `"}`...)
 		return nil
 	})
 	return append(dst, ']'), err
 }
 
+// eachPart calls f with every part of message n's content.
 func (w *rewriter) eachPart(n int, arr span, f func(j int, item span, p part) error) error {
 	return eachItem(w.raw, arr, func(j int, item span) error {
 		p, err := w.readPart(n, j, item)
@@ -306,6 +333,7 @@ func (w *rewriter) eachPart(n int, arr span, f func(j int, item span, p part) er
 	})
 }
 
+// refuse is the failure of a part that the prompt would silently lack.
 func (w *rewriter) refuse(n, j int, kind string) error {
 	path := fmt.Sprintf("messages[%d].content[%d]", n, j)
 	return fault.Bad(path, "This model's chat template takes no content part of type %q", kind)
@@ -323,6 +351,7 @@ func (w *rewriter) appendJoined(dst []byte, n int, arr span, mark bool) ([]byte,
 			dst = append(dst, `\n`...)
 		}
 		text := p.text.in(w.raw)
+		// Without quotes and with its escapes: pieces of JSON strings can be joined as they are.
 		dst = append(dst, text[1:len(text)-1]...)
 		return nil
 	})
@@ -332,10 +361,13 @@ func (w *rewriter) appendJoined(dst []byte, n int, arr span, mark bool) ([]byte,
 	return append(dst, '"'), err
 }
 
-// appendToolCalls writes the calls of a message with their arguments in the form the template takes.
+// appendToolCalls writes the calls of a message with their arguments in the form the template takes. A call without a
+// function, or with one that is no object, stays as it is: templates fail on it in their own words.
 func (w *rewriter) appendToolCalls(dst []byte, calls span) ([]byte, error) {
+	// Everything but the functions is copied: ids, types and what else a client sends.
 	copied := calls.from
 	err := eachItem(w.raw, calls, func(_ int, call span) error {
+		// Left to the template, like everything that isn't as OpenAI documents it.
 		if !isObject(call.in(w.raw)) {
 			return nil
 		}
@@ -352,7 +384,9 @@ func (w *rewriter) appendToolCalls(dst []byte, calls span) ([]byte, error) {
 	return append(dst, w.raw[copied:calls.to]...), err
 }
 
+// appendFunction writes one function of a call with its arguments in the form the template takes.
 func (w *rewriter) appendFunction(dst []byte, function span) ([]byte, error) {
+	// Of equal names the last one counts, and it alone is rewritten.
 	args, ok := member(w.raw, function, "arguments")
 	if !ok {
 		return append(dst, function.in(w.raw)...), nil
@@ -362,15 +396,17 @@ func (w *rewriter) appendFunction(dst []byte, function span) ([]byte, error) {
 	return append(dst, w.raw[args.to:function.to]...), nil
 }
 
-// appendArguments writes a call's arguments. A string that holds no JSON stays a string: it is what a model once
-// wrote, and another template may still print it.
+// appendArguments writes a call's arguments. A string that holds no JSON stays a string: it is what a model once wrote,
+// and another template may still print it. raw is the value as the client sent it, of any kind.
 func appendArguments(dst, raw []byte, form argumentsForm) []byte {
 	switch {
 	case form == argumentsAsObject && isString(raw):
 		var text string
+		// Decoded from the string and put in its place: JSON inside JSON loses one level of quotes.
 		if json.Unmarshal(raw, &text) == nil && json.Valid([]byte(text)) {
 			return append(dst, text...)
 		}
+	// A client that sends objects, for a template that prints strings.
 	case form == argumentsAsText && (isObject(raw) || isArray(raw)):
 		if text, err := json.Marshal(string(raw)); err == nil {
 			return append(dst, text...)
@@ -379,7 +415,8 @@ func appendArguments(dst, raw []byte, form argumentsForm) []byte {
 	return append(dst, raw...)
 }
 
-// appendTools writes the tools; with fill, what the OpenAI schema lets a client leave out is filled in.
+// appendTools writes the tools; with fill, what the OpenAI schema lets a client leave out is filled in. OpenAI
+// documents description and parameters as optional; many templates print both without asking.
 func appendTools(dst, raw []byte, fill bool) ([]byte, error) {
 	if !fill {
 		return append(dst, raw...), nil
@@ -397,6 +434,7 @@ func appendTools(dst, raw []byte, fill bool) ([]byte, error) {
 		dst = append(dst, raw[copied:function.from]...)
 		copied = function.to
 		dst = append(append(dst, '{'), body...)
+		// A null counts as missing; the member added behind it is the one that holds.
 		fillIn := func(name, value string) {
 			if v, ok := member(raw, function, name); ok && !isNull(v.in(raw)) {
 				return

@@ -25,8 +25,8 @@ type roleTraits struct {
 
 // traits is what rendering a few probes tells about a template.
 type traits struct {
-	roles       map[string]roleTraits
-	media       map[string]bool // which placeholders print something
+	roles       map[string]roleTraits // by role; only those that were probed with success
+	media       map[string]bool       // which placeholders print something
 	arguments   argumentsForm
 	fillContent bool // an assistant message without content fails, with an empty one it doesn't
 	fillTools   bool // a tool without description and parameters fails
@@ -41,10 +41,10 @@ func (t *traits) role(name string) roleTraits {
 }
 
 const (
-	probeText    = "template_probe"
+	probeText    = "template_probe" // looked for in the output
 	probeString  = `"` + probeText + `"`
 	probeArray   = `[{"type":"text","text":"` + probeText + `"}]`
-	probeArgs    = `{"probe_key": "probe_value"}`
+	probeArgs    = `{"probe_key": "probe_value"}` // with spaces, as models write them
 	probeArgsStr = `"{\"probe_key\": \"probe_value\"}"`
 	probeTool    = `{"type":"function","function":{"name":"probe","description":"A probe.","parameters":{"type":"object",` +
 		`"properties":{"probe_key":{"type":"string","description":"A key."}},"required":["probe_key"]}}}`
@@ -55,11 +55,11 @@ const (
 
 // probe renders made-up conversations with a template.
 type probe struct {
-	try     func(args []byte) (string, error)
-	special []byte
-	always  string // tools of every conversation; empty: none
-	arrays  bool   // content must be an array
-	reasons []error
+	try     func(args []byte) (string, error) // renders
+	special []byte                            // special tokens, ahead of the other arguments
+	always  string                            // tools of every conversation; empty: none
+	arrays  bool                              // content must be an array
+	reasons []error                           // why probes failed, in order
 }
 
 // text puts a JSON string into the form the template takes for the user's content.
@@ -70,6 +70,7 @@ func (p *probe) text(s string) string {
 	return s
 }
 
+// render renders a conversation, given as the members of a JSON array, and keeps the reason of a failure.
 func (p *probe) render(messages, tools string) (string, error) {
 	args := append([]byte{'{'}, p.special...)
 	args = append(args, `"messages":[`+messages+`],"documents":null,"add_generation_prompt":false,"tools":`...)
@@ -85,6 +86,7 @@ func (p *probe) render(messages, tools string) (string, error) {
 	return out, err
 }
 
+// user is a message of the user's; content is JSON.
 func user(content string) string { return `{"role":"user","content":` + content + `}` }
 
 // call is a conversation with a tool call: the assistant's content (with a comma after it, or nothing), the call's
@@ -98,13 +100,15 @@ func (p *probe) call(content, args, answer string) string {
 // inspect renders the probes. It fails when the template can render none of the conversations that any chat model
 // should take: then nothing a client sends would work either.
 //
-// forTools says that the template is only used for requests with tools.
+// forTools says that the template is only used for requests with tools. The reasons returned beside the traits are
+// those of single probes and no failure: most templates refuse something.
 func inspect(try func(args []byte) (string, error), special []byte, forTools bool) (*traits, []error, error) {
 	p := &probe{try: try, special: special}
 	if forTools {
 		p.always = probeTool
 	}
 	t := &traits{roles: map[string]roleTraits{}, media: map[string]bool{}}
+	// Users come first: the form of their content is part of every later probe.
 	usable := p.users(t)
 	usable = p.system(t) || usable
 	usable = p.assistant(t) || usable
@@ -121,19 +125,23 @@ func inspect(try func(args []byte) (string, error), special []byte, forTools boo
 	return t, distinct(p.reasons), nil
 }
 
-// printed reports whether an output holds the probe's text, and not as the text of a Python list or of JSON.
+// printed reports whether an output holds the probe's text, and not as the text of a Python list or of JSON. Such a
+// list shows that the template printed an array it didn't look into.
 func printed(out string, err error) bool {
 	return err == nil && strings.Contains(out, probeText) &&
 		!strings.Contains(out, `'text'`) && !strings.Contains(out, `"text"`)
 }
 
-// forms renders a conversation with the content in question as a string and as an array.
+// forms renders a conversation with the content in question as a string and as an array. It reports whether either of
+// them worked.
 func (p *probe) forms(conversation func(content string) string, tools string) (roleTraits, bool) {
+	// A template that prints an array as it is fails the second look, one that walks over a string fails the first.
 	asString := printed(p.render(conversation(probeString), tools))
 	asArray := printed(p.render(conversation(probeArray), tools))
 	return roleTraits{arrays: asArray, arraysOnly: asArray && !asString}, asString || asArray
 }
 
+// users finds how a template takes the user's content. This and the next two report whether anything worked.
 func (p *probe) users(t *traits) bool {
 	r, ok := p.forms(user, "")
 	if !ok { // perhaps it wants a system message
@@ -146,6 +154,7 @@ func (p *probe) users(t *traits) bool {
 	return ok
 }
 
+// system does the same for the system's message; some templates refuse any.
 func (p *probe) system(t *traits) bool {
 	r, ok := p.forms(func(content string) string {
 		return `{"role":"system","content":` + content + `},` + user(p.text(`"hi"`))
@@ -156,6 +165,7 @@ func (p *probe) system(t *traits) bool {
 	return ok
 }
 
+// assistant does the same for an earlier answer, between two messages of the user's: templates insist on turns.
 func (p *probe) assistant(t *traits) bool {
 	r, ok := p.forms(func(content string) string {
 		return user(p.text(`"hi"`)) + `,{"role":"assistant","content":` + content + `},` + user(p.text(`"so"`))
@@ -166,6 +176,7 @@ func (p *probe) assistant(t *traits) bool {
 	return ok
 }
 
+// media finds which placeholders print something: a template that passes over them would lose a picture unnoticed.
 func (p *probe) media(t *traits) {
 	if !t.roles["user"].arrays {
 		return
@@ -180,11 +191,14 @@ func (p *probe) media(t *traits) {
 	}
 }
 
+// tools finds how a template takes calls, their results, and tools that say little of themselves.
 func (p *probe) tools(t *traits) {
 	content := `"content":` + p.assistantText(t, `""`) + `,`
 	answer := p.text(`"fine"`)
 	asText, errText := p.render(p.call(content, probeArgsStr, answer), probeTool)
 	asObject, errObject := p.render(p.call(content, probeArgs, answer), probeTool)
+	// Text that is printed as it is stays text, and objects become text where the template fails on them. When only an
+	// object shows its value, text becomes one. When neither works, calls go to the template as they are.
 	args := probeArgsStr
 	switch {
 	case errText == nil && strings.Contains(asText, probeArgs):
@@ -203,6 +217,7 @@ func (p *probe) tools(t *traits) {
 			answer = `"fine"`
 		}
 	}
+	// Compared with a conversation that works: a failure of both would say nothing of the content.
 	if _, err := p.render(p.call(content, args, answer), probeTool); err == nil {
 		_, err = p.render(p.call("", args, answer), probeTool)
 		t.fillContent = err != nil
@@ -213,6 +228,7 @@ func (p *probe) tools(t *traits) {
 	}
 }
 
+// assistantText puts a JSON string into the form the template takes for the assistant's content.
 func (p *probe) assistantText(t *traits, s string) string {
 	if t.role("assistant").arraysOnly {
 		return `[{"type":"text","text":` + s + `}]`

@@ -7,6 +7,7 @@ import (
 	"github.com/portico-llm/portico/internal/prepost"
 )
 
+// replacement is what stands for bytes that are no text.
 const replacement = "\uFFFD"
 
 var (
@@ -19,11 +20,12 @@ var (
 // invalid part.
 type levelDecoder struct {
 	m    *Model
-	skip bool
+	skip bool    // special tokens add nothing
 	n    uint8   // bytes held back
 	pend [3]byte // an unfinished character
 }
 
+// Push appends what id completes. It never fails and, but for tokens that hold parts of characters, only copies.
 func (d *levelDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	if d.m.skipped(id, d.skip) {
 		return dst, nil
@@ -32,6 +34,7 @@ func (d *levelDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	if d.n == 0 && d.m.flags[id]&whole != 0 {
 		return append(dst, t...), nil
 	}
+	// On the stack for tokens of common length.
 	buf := make([]byte, 0, 64)
 	buf = append(append(buf, d.pend[:d.n]...), t...)
 	dst, rest := appendLossy(dst, buf)
@@ -39,6 +42,7 @@ func (d *levelDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	return dst, nil
 }
 
+// Flush gives up the unfinished character, if there is one. The decoder can be used on.
 func (d *levelDecoder) Flush(dst []byte) ([]byte, error) {
 	if d.n > 0 { // the beginning of a character is one maximal invalid part
 		d.n = 0
@@ -68,16 +72,19 @@ func appendLossy(dst, b []byte) (out, rest []byte) {
 // step looks at the start of b: the length of a character, or of a maximal invalid part, or (partial) all of b when it
 // is the beginning of a character. Table 3-7 of the Unicode standard gives the ranges of the second byte.
 func step(b []byte) (n int, valid, partial bool) {
+	// lo and hi bound the next byte; need is how many follow the first.
 	lo, hi, need := byte(0x80), byte(0xBF), 0
 	switch c := b[0]; {
 	case c < 0x80:
 		return 1, true, false
+	// A continuation without a start, an overlong form, or beyond U+10FFFF.
 	case c < 0xC2 || c > 0xF4:
 		return 1, false, false
 	case c < 0xE0:
 		need = 1
 	case c < 0xF0:
 		need = 2
+		// E0 would be overlong below A0, ED a surrogate above 9F.
 		if c == 0xE0 {
 			lo = 0xA0
 		} else if c == 0xED {
@@ -85,6 +92,7 @@ func step(b []byte) (n int, valid, partial bool) {
 		}
 	default:
 		need = 3
+		// F0 would be overlong below 90, F4 beyond U+10FFFF above 8F.
 		if c == 0xF0 {
 			lo = 0x90
 		} else if c == 0xF4 {
@@ -98,6 +106,7 @@ func step(b []byte) (n int, valid, partial bool) {
 		if b[i] < lo || b[i] > hi {
 			return i, false, false
 		}
+		// Only the second byte has a narrower range.
 		lo, hi = 0x80, 0xBF
 	}
 	return need + 1, true, false
@@ -117,6 +126,7 @@ type fallbackDecoder struct {
 	bad   bool   // the current run is invalid, whatever follows
 }
 
+// Push appends what id completes. It never fails. A text token ends a run of bytes ahead of it.
 func (d *fallbackDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	if d.m.skipped(id, d.skip) {
 		return dst, nil
@@ -127,6 +137,7 @@ func (d *fallbackDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 		return d.emit(dst, t), nil
 	}
 	d.run = append(d.run, t...)
+	// Nothing can make the run valid any more, so every byte of it, present and to come, is a U+FFFD.
 	if d.bad || hopeless(d.run) {
 		d.bad = true
 		return d.emitBad(dst), nil
@@ -139,8 +150,10 @@ func (d *fallbackDecoder) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	return dst, nil
 }
 
+// Flush ends the run: what is unfinished stays so.
 func (d *fallbackDecoder) Flush(dst []byte) ([]byte, error) { return d.endRun(dst), nil }
 
+// endRun decides what the run is and forgets it.
 func (d *fallbackDecoder) endRun(dst []byte) []byte {
 	if len(d.run) > 0 {
 		if utf8.Valid(d.run) {
@@ -154,6 +167,7 @@ func (d *fallbackDecoder) endRun(dst []byte) []byte {
 	return dst
 }
 
+// emitBad appends one U+FFFD for every byte held back.
 func (d *fallbackDecoder) emitBad(dst []byte) []byte {
 	for range d.run {
 		dst = d.emit(dst, []byte(replacement))
@@ -162,6 +176,7 @@ func (d *fallbackDecoder) emitBad(dst []byte) []byte {
 	return dst
 }
 
+// emit appends text, less the answer's first space where the vocabulary wants it gone.
 func (d *fallbackDecoder) emit(dst, text []byte) []byte {
 	if d.strip && len(text) > 0 {
 		d.strip = false
@@ -206,23 +221,26 @@ const maxWindow = 32
 // window decodes through the reference: text(window) minus text(window without the new ids) is what is new, once it
 // doesn't end in an unfinished character.
 type window struct {
-	decode NativeDecode
+	decode NativeDecode // the reference
 	skip   bool
-	ids    []prepost.TokenID
-	read   int    // ids[:read] have been emitted; they stay as context
-	before string // text of ids[:read]
+	ids    []prepost.TokenID // context, then what is still to be emitted
+	read   int               // ids[:read] have been emitted; they stay as context
+	before string            // text of ids[:read]
 }
 
+// newWindow returns a window whose first context is the end of the prompt, of which nothing is emitted.
 func newWindow(decode NativeDecode, prompt []prepost.TokenID, skip bool) *window {
 	w := &window{decode: decode, skip: skip, ids: append(make([]prepost.TokenID, 0, 16), prompt...), read: len(prompt)}
 	return w
 }
 
+// Push appends what is certain now. Its error is the reference's.
 func (w *window) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
 	w.ids = append(w.ids, id)
 	return w.advance(dst, len(w.ids) >= maxWindow)
 }
 
+// Flush appends the rest, an unfinished character as the reference writes it.
 func (w *window) Flush(dst []byte) ([]byte, error) {
 	if w.read == len(w.ids) {
 		return dst, nil
@@ -230,6 +248,7 @@ func (w *window) Flush(dst []byte) ([]byte, error) {
 	return w.advance(dst, true)
 }
 
+// advance emits the new ids if their text is final, or if it is forced to. Each call costs two decodes at most.
 func (w *window) advance(dst []byte, force bool) ([]byte, error) {
 	if w.before == "" && w.read > 0 {
 		var err error

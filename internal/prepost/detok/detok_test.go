@@ -79,6 +79,7 @@ func models(t *testing.T) map[string][]byte {
 	return out
 }
 
+// read returns a whole file.
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)

@@ -9,12 +9,13 @@ import (
 	"github.com/portico-llm/portico/internal/prepost"
 )
 
+// kind is one of the ways to decode that the package comment tells of.
 type kind uint8
 
 const (
-	native kind = iota
-	byteLevel
-	byteFallback
+	native       kind = iota // by the reference
+	byteLevel                // table
+	byteFallback             // table
 )
 
 // Flags of a token.
@@ -30,15 +31,15 @@ type NativeDecode func(ids []prepost.TokenID, skipSpecial bool) (string, error)
 
 // Model is a vocabulary, seen from its decoding side.
 type Model struct {
-	kind   kind
-	decode NativeDecode
+	kind   kind         // never changed after construction, like all of it
+	decode NativeDecode // nil in the table kinds, perhaps
 
 	// Token i is text[off[i]:off[i+1]]: the bytes it decodes to in the table kinds, its name otherwise.
 	text  []byte
-	off   []uint32
-	flags []uint8
-	added map[string]prepost.TokenID
-	strip bool // byteFallback: the answer's very first space goes away
+	off   []uint32                   // one more than there are ids
+	flags []uint8                    // by id
+	added map[string]prepost.TokenID // by name
+	strip bool                       // byteFallback: the answer's very first space goes away
 }
 
 // NewModel reads a tokenizer.json. decode is called only when the decoder named there isn't one of the table kinds, and
@@ -58,6 +59,7 @@ func NewModel(tokenizerJSON []byte, decode NativeDecode) (*Model, error) {
 }
 
 // NewNative returns a Model for a tokenizer that isn't described by a tokenizer.json: everything is decoded by decode.
+// Its tokens have neither names nor bytes, and none is known to be special.
 func NewNative(vocabSize int, decode NativeDecode) *Model {
 	return &Model{kind: native, decode: decode, flags: make([]uint8, vocabSize), off: make([]uint32, vocabSize+1)}
 }
@@ -80,6 +82,7 @@ func (m *Model) fill(v *vocab) {
 	m.text = bytes.Clone(m.text) // the growth of append is not kept
 }
 
+// appendToken appends what a token of this name decodes to, and notes what kind of token it is.
 func (m *Model) appendToken(dst []byte, name string, flags *uint8) []byte {
 	switch m.kind {
 	case byteLevel:
@@ -89,6 +92,7 @@ func (m *Model) appendToken(dst []byte, name string, flags *uint8) []byte {
 			*flags |= isByte
 			return append(dst, b)
 		}
+		// SentencePiece writes a space as U+2581.
 		return append(dst, bytes.ReplaceAll([]byte(name), []byte("▁"), []byte(" "))...)
 	}
 	return append(dst, name...)
@@ -107,6 +111,7 @@ func (m *Model) TokenID(name string) (prepost.TokenID, bool) {
 		return id, true
 	}
 	var fl uint8
+	// Names aren't kept in the table kinds; bytes and kind together tell tokens apart as well.
 	want := m.appendToken(nil, name, &fl)
 	for i, f := range m.flags {
 		if f&known != 0 && f&isByte == fl&isByte && bytes.Equal(m.token(prepost.TokenID(i)), want) {
@@ -130,6 +135,7 @@ func (m *Model) IsSpecial(id prepost.TokenID) bool {
 	return int(id) < len(m.flags) && m.flags[id]&special != 0
 }
 
+// token returns the bytes of an id below VocabSize.
 func (m *Model) token(id prepost.TokenID) []byte { return m.text[m.off[id]:m.off[id+1]] }
 
 // skipped reports whether an id adds nothing: it is unknown, or special and special tokens are skipped.
@@ -137,7 +143,7 @@ func (m *Model) skipped(id prepost.TokenID, skipSpecial bool) bool {
 	return int(id) >= len(m.flags) || m.flags[id]&known == 0 || skipSpecial && m.flags[id]&special != 0
 }
 
-// Decode returns the text of ids.
+// Decode returns the text of ids. Unknown ids add nothing. Only a native Model can fail.
 func (m *Model) Decode(ids []prepost.TokenID, skipSpecial bool) (string, error) {
 	if m.kind == native {
 		return m.decode(ids, skipSpecial)
@@ -159,7 +165,8 @@ func (m *Model) Decode(ids []prepost.TokenID, skipSpecial bool) (string, error) 
 // depend on there being text before it.
 const promptContext = 5
 
-// NewDecoder returns a decoder for an answer to prompt.
+// NewDecoder returns a decoder for an answer to prompt. The prompt isn't kept. Decoders of one Model are independent of
+// each other.
 func (m *Model) NewDecoder(prompt []prepost.TokenID, skipSpecial bool) prepost.Decoder {
 	prompt = prompt[max(0, len(prompt)-promptContext):]
 	switch m.kind {

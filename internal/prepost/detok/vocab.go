@@ -15,17 +15,20 @@ import (
 // maxVocab bounds token ids: a tokenizer.json with a huge id must not ask for gigabytes.
 const maxVocab = 8 << 20
 
+// token is one entry; the zero value stands for an id that isn't used.
 type token struct {
-	name  string
-	flags uint8
+	name  string // as the file has it
+	flags uint8  // known, and special for added tokens that are
 }
 
+// vocab is what a tokenizer.json says of decoding.
 type vocab struct {
-	tokens  []token
-	added   map[string]prepost.TokenID
-	decoder decoderSpec
+	tokens  []token                    // by id
+	added   map[string]prepost.TokenID // by name
+	decoder decoderSpec                // the zero value when there is none
 }
 
+// put notes a token; a later one of the same id replaces it. Gaps are filled with unused ids.
 func (v *vocab) put(id uint64, name string, flags uint8) error {
 	if id >= maxVocab {
 		return fmt.Errorf("token %q has id %d; at most %d is allowed", name, id, maxVocab-1)
@@ -37,6 +40,7 @@ func (v *vocab) put(id uint64, name string, flags uint8) error {
 	return nil
 }
 
+// addedToken is one entry of added_tokens, as far as decoding goes.
 type addedToken struct {
 	ID      uint64 `json:"id"`
 	Content string `json:"content"`
@@ -79,6 +83,7 @@ func readVocab(b []byte) (*vocab, error) {
 	return v, nil
 }
 
+// readModel reads the vocabulary of a model of any type: BPE, WordPiece and WordLevel have an object, Unigram a list.
 func (v *vocab) readModel(d *jsontext.Decoder) error {
 	return eachMember(d, func(key string) error {
 		if key != "vocab" {
@@ -107,6 +112,7 @@ func (v *vocab) readModel(d *jsontext.Decoder) error {
 	})
 }
 
+// readUnigram reads a list of pairs. The scores are for encoding.
 func (v *vocab) readUnigram(d *jsontext.Decoder) error {
 	if _, err := d.ReadToken(); err != nil {
 		return err
@@ -130,6 +136,7 @@ func (v *vocab) readUnigram(d *jsontext.Decoder) error {
 
 // eachMember reads an object and calls f after each name; f reads the value.
 func eachMember(d *jsontext.Decoder, f func(key string) error) error {
+	// null, mostly: the member is there and empty.
 	if d.PeekKind() != '{' {
 		return d.SkipValue()
 	}
@@ -150,6 +157,7 @@ func eachMember(d *jsontext.Decoder, f func(key string) error) error {
 	}
 }
 
+// readInto decodes a small value.
 func readInto(d *jsontext.Decoder, v any) error {
 	raw, err := d.ReadValue()
 	if err != nil {
@@ -160,8 +168,8 @@ func readInto(d *jsontext.Decoder, v any) error {
 
 // decoderSpec is the decoder part of a tokenizer.json.
 type decoderSpec struct {
-	Type     string        `json:"type"`
-	Decoders []decoderSpec `json:"decoders"`
+	Type     string        `json:"type"`     // ByteLevel, Sequence, Replace and so on
+	Decoders []decoderSpec `json:"decoders"` // Sequence
 
 	Pattern struct{ String string } `json:"pattern"` // Replace
 	Content string                  `json:"content"` // Replace, Strip
@@ -171,6 +179,7 @@ type decoderSpec struct {
 
 // kind recognises the decoders that a table covers exactly; strip tells that the first space goes.
 func (s *decoderSpec) kind() (k kind, strip bool) {
+	// Anything that isn't recognised to the letter is left to the reference: a wrong guess would garble answers.
 	steps := []decoderSpec{*s}
 	if s.Type == "Sequence" {
 		steps = s.Decoders

@@ -11,16 +11,19 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
-// modelConfig is what is read of config.json and generation_config.json.
+// modelConfig is what is read of config.json and generation_config.json. The two files share names, and a model may
+// have either, both or neither.
 type modelConfig struct {
-	ModelType     string          `json:"model_type"`
-	Architectures []string        `json:"architectures"`
-	MaxPositions  *uint32         `json:"max_position_embeddings"`
-	VocabSize     *int            `json:"vocab_size"`
-	EOSTokenID    json.RawMessage `json:"eos_token_id"` // an id, a list of ids, or null
-	Text          *modelConfig    `json:"text_config"`  // multimodal models keep the language model's part here
+	ModelType     string          `json:"model_type"`              // such as qwen3
+	Architectures []string        `json:"architectures"`           // class names of transformers
+	MaxPositions  *uint32         `json:"max_position_embeddings"` // tokens; nil: not said
+	VocabSize     *int            `json:"vocab_size"`              // nil: not said
+	EOSTokenID    json.RawMessage `json:"eos_token_id"`            // an id, a list of ids, or null
+	// Text is where multimodal models keep the language model's part.
+	Text *modelConfig `json:"text_config"`
 }
 
+// eos returns the ids that end an answer: the config's own, or those of its language model; nil: none are named.
 func (c *modelConfig) eos() []uint32 {
 	if ids := tokenIDs(c.EOSTokenID); ids != nil {
 		return ids
@@ -31,11 +34,13 @@ func (c *modelConfig) eos() []uint32 {
 	return nil
 }
 
+// tokenIDs reads an id or a list of ids, as configs have either; anything else names none.
 func tokenIDs(raw json.RawMessage) []uint32 {
 	var one uint32
 	var list []uint32
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
+	// Llama 2 has one id, Llama 3 a list of them.
 	case json.Unmarshal(raw, &one) == nil:
 		return []uint32{one}
 	case json.Unmarshal(raw, &list) == nil && len(list) > 0:
@@ -47,19 +52,22 @@ func tokenIDs(raw json.RawMessage) []uint32 {
 // unlimitedTokens and above are how tokenizers say that they know no limit.
 const unlimitedTokens = 1 << 30
 
-// maxContext returns the model's longest context: its own word for it, else its tokenizer's.
+// maxContext returns the model's longest context: its own word for it, else its tokenizer's. 0 is unknown. Tokenizers
+// of other frameworks write a made-up number, which is at least 2^30.
 func (c *modelConfig) maxContext(settings *tokenizerConfig) uint32 {
 	switch {
 	case c.MaxPositions != nil:
 		return *c.MaxPositions
 	case c.Text != nil && c.Text.MaxPositions != nil:
 		return *c.Text.MaxPositions
+	// transformers writes 1e30 where there is no limit.
 	case settings.maxLength >= 1 && settings.maxLength < unlimitedTokens:
 		return uint32(settings.maxLength)
 	}
 	return 0
 }
 
+// vocabSize returns the number of rows the model's output has, which may exceed the tokenizer's; 0: unknown.
 func (c *modelConfig) vocabSize() int {
 	if c.VocabSize != nil {
 		return *c.VocabSize
@@ -70,18 +78,20 @@ func (c *modelConfig) vocabSize() int {
 	return 0
 }
 
-// templateSet is a model's chat templates.
+// templateSet is a model's chat templates. Empty is none.
 type templateSet struct{ def, toolUse string }
 
 // tokenizerConfig is what is read of tokenizer_config.json.
 type tokenizerConfig struct {
 	special   map[string]string // such as bos_token
-	maxLength float64
-	templates templateSet
+	maxLength float64           // model_max_length; 0: not said
+	templates templateSet       // empty when they have a file of their own
 }
 
-// UnmarshalJSON reads the special tokens under whatever names they have.
+// UnmarshalJSON reads the special tokens under whatever names they have. Every member that ends in _token and has a
+// text becomes a variable of chat templates, as in transformers.
 func (c *tokenizerConfig) UnmarshalJSON(b []byte) error {
+	// Member by member: one that has an odd type must not hide the others.
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(b, &all); err != nil {
 		return fmt.Errorf("not an object: %w", err)
@@ -109,6 +119,7 @@ func tokenText(raw json.RawMessage) (string, bool) {
 	if bytes.HasPrefix(raw, []byte{'"'}) && json.Unmarshal(raw, &text) == nil {
 		return text, true
 	}
+	// transformers writes an AddedToken object where a token has properties of its own.
 	var token struct {
 		Content *string `json:"content"`
 	}
@@ -119,7 +130,7 @@ func tokenText(raw json.RawMessage) (string, bool) {
 }
 
 // readTemplates reads a chat_template value: one template, or a list of named ones, either as {"name":…,"template":…}
-// or as {name: template}.
+// or as {name: template}. transformers knows two names, default and tool_use. Absent and null are no templates.
 func readTemplates(raw json.RawMessage) (templateSet, error) {
 	var set templateSet
 	switch {
@@ -132,7 +143,9 @@ func readTemplates(raw json.RawMessage) (templateSet, error) {
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return set, errors.New("chat_template is neither a string nor a list of named templates")
 	}
+	// Both shapes become one name and one template; names other than the two have no meaning here.
 	for _, entry := range list {
+		// The second shape is a map from names to templates already.
 		named := entry
 		if name, ok := entry["name"]; ok {
 			named = map[string]string{name: entry["template"]}
@@ -146,13 +159,15 @@ func readTemplates(raw json.RawMessage) (templateSet, error) {
 			}
 		}
 	}
+	// A model with a template for tools only uses it for everything.
 	if set.def == "" {
 		set.def = set.toolUse
 	}
 	return set, nil
 }
 
-// templates reads a chat template's own file: the template as it is, or JSON with a chat_template in it.
+// templates reads a chat template's own file: the template as it is, or JSON with a chat_template in it. Which of the
+// two it is, the card says.
 func (f *found) templates() (templateSet, error) {
 	if f.kind != worker.KindChatTemplateJSON {
 		return templateSet{def: string(f.data)}, nil

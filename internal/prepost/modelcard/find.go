@@ -21,12 +21,14 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// Bounds on getting files.
 const (
-	connectTimeout  = 10 * time.Second
-	downloadTimeout = 300 * time.Second
-	maxFileSize     = 1 << 30 // of a file whose card gives no size
+	connectTimeout  = 10 * time.Second  // to a server, TLS included
+	downloadTimeout = 300 * time.Second // of one file
+	maxFileSize     = 1 << 30           // of a file whose card gives no size
 )
 
+// newClient returns the client for downloads. Time-outs of whole requests are the caller's.
 func newClient() *http.Client {
 	dialer := &net.Dialer{Timeout: connectTimeout}
 	return &http.Client{Transport: &http.Transport{
@@ -35,25 +37,29 @@ func newClient() *http.Client {
 	}}
 }
 
-// found is a file that was found and has the right sum.
+// found is a file that was found and has the right sum. It exists only with the right sum: whoever holds one needs no
+// further check.
 type found struct {
 	name  string // as the card gives it
-	kind  string
+	kind  string // worker.Kind…: how to read it
 	local string // where it was read; empty when it was downloaded
-	data  []byte
+	data  []byte // all of it; never written to
 }
 
+// opener finds the files of one card.
 type opener struct {
-	card *worker.Card
-	opts Options
+	card *worker.Card // not changed
+	opts Options      // with defaults
 }
 
 // open finds one of the card's files; nil when the card names none. The first place that has the file with the right
-// sum counts.
+// sum counts. The error of a file that was found with another sum goes before the one of a file that wasn't found: it
+// tells more.
 func (o *opener) open(ctx context.Context, file *worker.CardFile) (*found, error) {
 	if file.IsZero() {
 		return nil, nil
 	}
+	// No file is taken without a sum: nothing else tells the right one.
 	want, ok := strings.CutPrefix(file.File.Checksum, "blake3:")
 	if !ok || len(want) != 64 {
 		return nil, fmt.Errorf("model file %s: checksum %q isn't a BLAKE3 sum", file.File.Path, file.File.Checksum)
@@ -61,6 +67,8 @@ func (o *opener) open(ctx context.Context, file *worker.CardFile) (*found, error
 	var wrong error
 	places := o.places(file)
 	for _, place := range places {
+		// A place that lacks the file is passed over; one that has another file is remembered, should no place have the
+		// right one.
 		data, err := readLocal(place)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -76,6 +84,7 @@ func (o *opener) open(ctx context.Context, file *worker.CardFile) (*found, error
 		}
 	}
 	if remote := file.File.Path; strings.HasPrefix(remote, "http://") || strings.HasPrefix(remote, "https://") {
+		// Downloaded last: files on this machine cost nothing.
 		data, err := o.download(ctx, &file.File)
 		if err == nil {
 			err = check(data, want)
@@ -91,10 +100,12 @@ func (o *opener) open(ctx context.Context, file *worker.CardFile) (*found, error
 	return nil, fmt.Errorf("model file %s: not found here, nor in %s", file.File.Path, strings.Join(places, ", "))
 }
 
-// places lists the local paths where a file may be, the likeliest first.
+// places lists the local paths where a file may be, the likeliest first. Cards name files by path, by file, http or
+// https URL, or as hf://ORG/NAME/FILE.
 func (o *opener) places(file *worker.CardFile) []string {
 	given := file.File.Path
 	var places []string
+	// base is all that other places are searched for: a path on a worker's machine means nothing here.
 	base := path.Base(given)
 	repo := o.card.SourcePath
 	switch u, err := url.Parse(given); {
@@ -103,21 +114,25 @@ func (o *opener) places(file *worker.CardFile) []string {
 	case err == nil && u.Scheme == "file":
 		places = append(places, u.Path)
 		base = path.Base(u.Path)
+	// A reference into the hub names the repository itself.
 	case strings.HasPrefix(given, "hf://"):
 		repo, base = splitHub(strings.TrimPrefix(given, "hf://"))
 	default:
 		places = append(places, given)
 	}
+	// A custom template has an arbitrary name, under which another model's file may stand.
 	if file.Custom || base == "." || base == "/" || base == ".." {
 		return places
 	}
+	// The operator's folder goes before the cache: it was named on purpose.
 	if o.opts.ModelPath != "" {
 		places = append(places, filepath.Join(o.opts.ModelPath, base))
 	}
 	return append(places, o.cached(repo, base)...)
 }
 
-// splitHub splits org/name[@revision]/file.
+// splitHub splits org/name[@revision]/file. The revision is dropped: the sum decides. Without both parts of a
+// repository's name there is no repository.
 func splitHub(ref string) (repo, base string) {
 	parts := strings.SplitN(ref, "/", 3)
 	if len(parts) < 3 {
@@ -127,7 +142,9 @@ func splitHub(ref string) (repo, base string) {
 	return parts[0] + "/" + name, path.Base(parts[2])
 }
 
-// cached lists a repository's copies of a file in the hub cache. The sum tells which revision is meant.
+// cached lists a repository's copies of a file in the hub cache. The sum tells which revision is meant. The layout is
+// huggingface_hub's: models--ORG--NAME/snapshots/REVISION/FILE. Names come from the network, so nothing that could
+// leave the cache or act as a pattern is looked up.
 func (o *opener) cached(repo, base string) []string {
 	if o.opts.HubCache == "" || repo == "" || filepath.IsAbs(repo) || strings.Count(repo, "/") > 1 ||
 		strings.ContainsAny(repo, `*?[\`) || strings.Contains(repo, "..") {
@@ -141,6 +158,7 @@ func (o *opener) cached(repo, base string) []string {
 	return matches
 }
 
+// readLocal reads a whole file; one that isn't there is fs.ErrNotExist.
 func readLocal(place string) ([]byte, error) {
 	f, err := os.Open(place)
 	if err != nil {
@@ -150,6 +168,7 @@ func readLocal(place string) ([]byte, error) {
 	return readLimited(f, maxFileSize)
 }
 
+// readLimited reads all of r, or fails when there is more than limit.
 func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {
@@ -161,6 +180,7 @@ func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// check compares a file's sum with the card's, both in lower-case hexadecimal.
 func check(data []byte, want string) error {
 	sum := blake3.Sum256(data)
 	if got := hex.EncodeToString(sum[:]); got != want {
@@ -169,6 +189,7 @@ func check(data []byte, want string) error {
 	return nil
 }
 
+// download gets a file by its URL into memory. The size the card gives is a bound, the sum is checked by the caller.
 func (o *opener) download(ctx context.Context, file *worker.CheckedFile) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
@@ -181,9 +202,11 @@ func (o *opener) download(ctx context.Context, file *worker.CheckedFile) ([]byte
 		return nil, fmt.Errorf("download: %w", err)
 	}
 	defer resp.Body.Close()
+	// Redirects have been followed by the client.
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("download: %s", resp.Status)
 	}
+	// Never more than the card's size, however much a server sends.
 	limit := int64(maxFileSize)
 	if file.Size != nil && *file.Size < maxFileSize {
 		limit = int64(*file.Size)

@@ -24,9 +24,10 @@ type Options struct {
 	ModelPath string       // a folder with the model's files
 	HubCache  string       // Hugging Face's hub cache, such as ~/.cache/huggingface/hub
 	Client    *http.Client // for files given by URL; nil is a client with a connect time-out
-	Log       *slog.Logger
+	Log       *slog.Logger // nil: slog.Default()
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if o.Client == nil {
 		o.Client = newClient()
@@ -43,21 +44,23 @@ type Files struct {
 	TokenizerKind string // worker.KindTokenizer or worker.KindTiktoken
 	TokenizerPath string // where it was read from; empty when it was downloaded
 
-	TemplateDefault string // the chat template; empty when the model has none
-	TemplateToolUse string // the one for requests with tools, when it differs
-	SpecialTokens   map[string]string
+	TemplateDefault string            // the chat template; empty when the model has none
+	TemplateToolUse string            // the one for requests with tools, when it differs
+	SpecialTokens   map[string]string // by name, such as bos_token; variables of chat templates
 
 	EOS           []uint32 // ids that end an answer
 	MaxContext    uint32   // by the model's architecture; 0 is unknown
 	VocabSize     int      // by config.json; 0 is unknown
 	ModelType     string   // such as qwen3
-	Architectures []string
+	Architectures []string // class names of transformers
 }
 
-// Open finds, checks and reads the card's files. An error names the file it is about.
+// Open finds, checks and reads the card's files. An error names the file it is about. It reads whole files into memory
+// and may download, so it takes as long as these take; ctx ends a download. The card is only read.
 func Open(ctx context.Context, card *worker.Card, opts Options) (*Files, error) {
 	o := &opener{card: card, opts: opts.withDefaults()}
 	f := &Files{SpecialTokens: map[string]string{}}
+	// All small files come first: a wrong sum among them shows before the tokenizer, the largest, is read.
 	var raw struct{ config, generation, tokenizerConfig, template *found }
 	for _, want := range []struct {
 		file *worker.CardFile
@@ -89,7 +92,8 @@ func Open(ctx context.Context, card *worker.Card, opts Options) (*Files, error) 
 	return f, f.read(raw.config, raw.generation, raw.template, settings)
 }
 
-// read takes what the frontend needs out of the files. Each may be nil.
+// read takes what the frontend needs out of the files. Each may be nil. A file that can't be decoded is an error, even
+// one whose content would not have been needed: the card vouches for it.
 func (f *Files) read(config, generation, template *found, settings *tokenizerConfig) error {
 	model, gen := &modelConfig{}, &modelConfig{}
 	if err := errors.Join(config.decode(model), generation.decode(gen)); err != nil {
@@ -99,6 +103,7 @@ func (f *Files) read(config, generation, template *found, settings *tokenizerCon
 	f.MaxContext = model.maxContext(settings)
 	f.VocabSize = model.vocabSize()
 	f.SpecialTokens = settings.special
+	// A template's own file goes before the one inside tokenizer_config.json, as in transformers.
 	templates := settings.templates
 	if template != nil {
 		var err error
@@ -107,6 +112,7 @@ func (f *Files) read(config, generation, template *found, settings *tokenizerCon
 		}
 	}
 	f.TemplateDefault, f.TemplateToolUse = templates.def, templates.toolUse
+	// What generate would stop at goes first, then the model's config, and at last the token that is called eos.
 	f.EOS = gen.eos()
 	if f.EOS == nil {
 		f.EOS = model.eos()
@@ -119,7 +125,8 @@ func (f *Files) read(config, generation, template *found, settings *tokenizerCon
 	return nil
 }
 
-// tokenID looks a special token up in a tokenizer.json.
+// tokenID looks a special token up in a tokenizer.json. Special tokens nearly always are added tokens; older files have
+// them in the vocabulary alone.
 func tokenID(tokenizerJSON []byte, token string) (uint32, bool) {
 	if token == "" {
 		return 0, false

@@ -19,6 +19,7 @@ import (
 	"github.com/portico-llm/portico/internal/prepost/modelcard"
 )
 
+// write puts files into a folder and returns it.
 func write(t *testing.T, dir string, files map[string]string) string {
 	t.Helper()
 	for name, content := range files {
@@ -33,11 +34,13 @@ func write(t *testing.T, dir string, files map[string]string) string {
 	return dir
 }
 
+// sum is a content's checksum as cards give it.
 func sum(content string) string {
 	s := blake3.Sum256([]byte(content))
 	return "blake3:" + hex.EncodeToString(s[:])
 }
 
+// file is a card's entry for a file of this content, wherever it may be.
 func file(kind, path, content string) worker.CardFile {
 	return worker.CardFile{Kind: kind, File: worker.CheckedFile{Path: path, Checksum: sum(content)}}
 }
@@ -48,6 +51,7 @@ func open(t *testing.T, card *worker.Card, opts modelcard.Options) (*modelcard.F
 	return modelcard.Open(t.Context(), card, opts)
 }
 
+// A model's files in small: settings has a token as an object, a null one, and a member that only looks like one.
 const (
 	config    = `{"model_type":"qwen3","architectures":["Qwen3ForCausalLM"],"max_position_embeddings":40960,"vocab_size":151936,"eos_token_id":151645}`
 	gen       = `{"eos_token_id":[151645,151643],"temperature":0.6}`
@@ -55,6 +59,7 @@ const (
 	tokenizer = `{"added_tokens":[{"id":7,"content":"<|im_end|>"}],"model":{"vocab":{"a":0,"</s>":9}}}`
 )
 
+// TestFromFolder makes a card of a folder and opens the card again.
 func TestFromFolder(t *testing.T) {
 	dir := write(t, t.TempDir(), map[string]string{
 		"config.json": config, "generation_config.json": gen, "tokenizer_config.json": settings, "tokenizer.json": tokenizer,
@@ -87,6 +92,7 @@ func TestFromFolder(t *testing.T) {
 	}
 }
 
+// TestWhatFilesSay leaves files out, one after the other, to see what steps in for them.
 func TestWhatFilesSay(t *testing.T) {
 	tests := []struct {
 		name  string

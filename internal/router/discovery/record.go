@@ -18,6 +18,7 @@ func parseInstance(r router.Record) (*worker.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Path writes namespace, component, endpoint and the id in hexadecimal.
 	if want := router.BucketInstances + "/" + inst.Path(); want != r.Key {
 		return nil, fmt.Errorf("the record belongs under %s", want)
 	}
@@ -41,11 +42,14 @@ func parseModel(r router.Record) (*worker.ModelRecord, error) {
 func sameCard(a, b []byte) bool {
 	x, errA := withoutTaints(a)
 	y, errB := withoutTaints(b)
+	// Compared as values: the order of keys and white space say nothing.
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
 }
 
+// withoutTaints decodes a Model record and drops card_json.runtime_config.taints.
 func withoutTaints(record []byte) (map[string]any, error) {
 	dec := json.NewDecoder(bytes.NewReader(record))
+	// Sums and ids have 64 bits, which a float would round: two cards that differ would look alike.
 	dec.UseNumber()
 	var out map[string]any
 	if err := dec.Decode(&out); err != nil {

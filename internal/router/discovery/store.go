@@ -25,6 +25,7 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: no metrics
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -35,15 +36,16 @@ func (o Options) withDefaults() Options {
 // Store holds what discovery knows. Run is called once; all other methods are safe for concurrent use, before, during
 // and after it.
 type Store struct {
-	source  router.Source
+	source  router.Source // run by Run
 	log     *slog.Logger
-	metrics metrics
-	current atomic.Pointer[router.Snapshot]
+	metrics metrics                         // moved with every snapshot
+	current atomic.Pointer[router.Snapshot] // never nil
 
 	mu       sync.Mutex // held while watchers are called, so that each sees snapshots in order
 	watchers []*watcher // guarded by mu
 }
 
+// watcher is a function with an identity: functions can't be compared.
 type watcher struct{ f func(*router.Snapshot) }
 
 // NewStore returns a store over source, with an empty snapshot until the source has listed its records.
@@ -56,6 +58,7 @@ func NewStore(source router.Source, opts Options) *Store {
 
 // Run follows the source until ctx ends, and returns what the source returned.
 func (s *Store) Run(ctx context.Context) error {
+	// The fold belongs to this goroutine: sources call emit from one at a time.
 	f := newFold(s.log, s.metrics.broken)
 	return s.source.Run(ctx, func(c router.Change) {
 		if next := f.apply(s.current.Load(), c); next != nil {
@@ -88,6 +91,8 @@ func (s *Store) Watch(f func(*router.Snapshot)) (cancel func()) {
 	}
 }
 
+// publish makes next the current snapshot and tells the watchers, in the order in which they came. A watcher added
+// meanwhile waits for the lock and then gets next itself.
 func (s *Store) publish(next *router.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,10 +110,11 @@ func (s *Store) publish(next *router.Snapshot) {
 
 // metrics are usable without a registry: then nobody reads them.
 type metrics struct {
-	instances, models prometheus.Gauge
-	broken            prometheus.Counter
+	instances, models prometheus.Gauge   // in the current snapshot
+	broken            prometheus.Counter // values refused, ever
 }
 
+// newMetrics makes the metrics and registers them; nil registers none.
 func newMetrics(reg prometheus.Registerer) metrics {
 	m := metrics{
 		instances: prometheus.NewGauge(prometheus.GaugeOpts{

@@ -56,6 +56,7 @@ func instance(ep string, id uint64, addr string) (string, []byte) {
 	return router.BucketInstances + "/" + in.Path(), value
 }
 
+// model returns the key and the record of a model; extra are further members of its card.
 func model(ep string, id uint64, suffix, name string, extra map[string]any) (string, []byte) {
 	card := map[string]any{"display_name": name, "model_type": "Chat", "model_input": "Tokens"}
 	maps.Copy(card, extra)
@@ -80,6 +81,7 @@ type shape struct {
 	Models    []string            // "key=name"
 }
 
+// shapeOf keeps of a snapshot what the tests are about, its orders included.
 func shapeOf(s *router.Snapshot) shape {
 	out := shape{Instances: map[string][]string{}}
 	for ep, list := range s.Instances {
@@ -93,6 +95,8 @@ func shapeOf(s *router.Snapshot) shape {
 	return out
 }
 
+// TestStoreFollows puts, replaces and removes records, one of a foreign bucket among them, and looks whether a snapshot
+// that somebody holds stays as it was.
 func TestStoreFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := mem.New()

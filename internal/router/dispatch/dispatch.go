@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,6 +164,9 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if call.Failed != nil {
+			call.Failed(in.record.InstanceID, err)
+		}
 		if !d.blame(in, err) || call.Pin != nil {
 			break
 		}
@@ -233,7 +237,8 @@ func (d *Dispatcher) gather(ep *endpoint, call *router.Call, a *attempt) error {
 	now, full := d.now(), 0
 	for _, in := range ep.instances {
 		switch {
-		case call.Serves != nil && !call.Serves(in.record.InstanceID), a.has(in), in.aside(&in.quarantined, now):
+		case call.Serves != nil && !call.Serves(in.record.InstanceID), a.has(in),
+			slices.Contains(call.Exclude, in.record.InstanceID), in.aside(&in.quarantined, now):
 			continue
 		case in.aside(&in.overloaded, now):
 			full++
@@ -264,7 +269,8 @@ func (a *attempt) has(in *instance) bool {
 func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) {
 	now := d.now()
 	for _, in := range ep.instances {
-		if in.record.InstanceID != *call.Pin || (call.Serves != nil && !call.Serves(*call.Pin)) {
+		if in.record.InstanceID != *call.Pin || (call.Serves != nil && !call.Serves(*call.Pin)) ||
+			slices.Contains(call.Exclude, *call.Pin) {
 			continue
 		}
 		switch {

@@ -17,11 +17,11 @@ import (
 
 // Names of the policies, as given by --router-mode.
 const (
-	RoundRobin = "round-robin"
-	Random     = "random"
-	LeastLoad  = "least-loaded"
-	PowerOfTwo = "power-of-two"
-	Direct     = "direct"
+	RoundRobin = "round-robin"  // in turn
+	Random     = "random"       // by chance
+	LeastLoad  = "least-loaded" // fewest requests in flight
+	PowerOfTwo = "power-of-two" // the less loaded of two drawn by chance
+	Direct     = "direct"       // the one the client names
 )
 
 // pick is a Policy as a plain function; it is never called without candidates.
@@ -68,6 +68,7 @@ func roundRobin(q *router.Query, candidates []router.Candidate) (int, error) {
 	return int(q.Ordinal % uint64(len(candidates))), nil
 }
 
+// random draws one candidate, each as likely as the next.
 func random(q *router.Query, candidates []router.Candidate) (int, error) {
 	return q.Random(len(candidates)), nil
 }
@@ -94,6 +95,7 @@ func powerOfTwo(q *router.Query, candidates []router.Candidate) (int, error) {
 		return 0, nil
 	}
 	first := q.Random(n)
+	// Drawn from the others: numbers from first on stand for the candidate after them.
 	second := q.Random(n - 1)
 	if second >= first {
 		second++

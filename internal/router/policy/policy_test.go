@@ -47,6 +47,7 @@ func mustNew(t *testing.T, mode string) router.Policy {
 	return p
 }
 
+// TestRoundRobin: loads say nothing, and the turn goes on over the whole range of ordinals.
 func TestRoundRobin(t *testing.T) {
 	for _, mode := range []string{"", policy.RoundRobin} {
 		p := mustNew(t, mode)
@@ -77,6 +78,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
+// TestLeastLoaded: want is the index of the candidate, which the ordinal decides among equals.
 func TestLeastLoaded(t *testing.T) {
 	p := mustNew(t, policy.LeastLoad)
 	for _, tc := range []struct {

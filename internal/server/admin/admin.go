@@ -19,11 +19,11 @@ import (
 
 // Options are what a Handlers is built from. Ready, Draining and Instances are required.
 type Options struct {
-	Ready     func() bool // at least one model can be served
-	Draining  func() bool
-	Instances func() []*worker.Instance
-	Gatherer  prometheus.Gatherer // nil: Metrics must not be called
-	OpenAPI   []byte              // YAML or JSON
+	Ready     func() bool               // at least one model can be served
+	Draining  func() bool               // Shutdown has begun
+	Instances func() []*worker.Instance // a snapshot, not written to
+	Gatherer  prometheus.Gatherer       // nil: Metrics must not be called
+	OpenAPI   []byte                    // YAML or JSON
 }
 
 // Handlers are the handlers.
@@ -40,6 +40,7 @@ func New(opts Options) (*Handlers, error) {
 		h.metrics = promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})
 	}
 	if len(opts.OpenAPI) > 0 {
+		// Kept as YAML for people, served as JSON, which every client reads. Done once: the description doesn't change.
 		var doc map[string]any
 		if err := yaml.Unmarshal(opts.OpenAPI, &doc); err != nil {
 			return nil, fmt.Errorf("read the OpenAPI description: %w", err)
@@ -55,8 +56,8 @@ func New(opts Options) (*Handlers, error) {
 // health is the body of Health, in the form operators of Dynamo know.
 type health struct {
 	Status    string             `json:"status"`
-	Endpoints []string           `json:"endpoints"`
-	Instances []*worker.Instance `json:"instances"`
+	Endpoints []string           `json:"endpoints"` // dyn://namespace.component.endpoint, sorted, each once
+	Instances []*worker.Instance `json:"instances"` // as their records say
 }
 
 // Health lists what discovery knows. It is healthy without a worker: only draining makes it fail.
@@ -77,9 +78,10 @@ func (h *Handlers) Health(w http.ResponseWriter, _ *http.Request) {
 	write(w, status, body)
 }
 
+// state is the body of Live and Ready.
 type state struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
+	Status  string `json:"status"`  // live, ready, not_ready or draining
+	Message string `json:"message"` // for people
 }
 
 // Live says that the process runs.
@@ -105,6 +107,7 @@ func (h *Handlers) Metrics(w http.ResponseWriter, r *http.Request) { h.metrics.S
 // OpenAPI writes the description of the surface.
 func (h *Handlers) OpenAPI(w http.ResponseWriter, _ *http.Request) { send(w, http.StatusOK, h.openapi) }
 
+// write answers with v as JSON.
 func write(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // a worker's record that is no JSON
@@ -113,6 +116,7 @@ func write(w http.ResponseWriter, status int, v any) {
 	send(w, status, body)
 }
 
+// send answers with JSON that is there already.
 func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

@@ -10,17 +10,17 @@ import (
 // Fold gathers an answer into one body. It is the same journey as a stream's, with a longer wait at its end: nothing
 // is known of an answer here that a stream wouldn't show.
 type Fold struct {
-	base
+	base            // options, choices, usage
 	folded []folded // by the client's index
-	raw    rawFold
+	raw    rawFold  // of a worker that speaks the client's format
 }
 
 // folded is one whole choice.
 type folded struct {
-	seen     bool
-	text     []byte
-	logprobs logprobs // of the whole choice, encoded as they came
-	finish   worker.FinishReason
+	seen     bool                // the worker has mentioned it
+	text     []byte              // UTF-8
+	logprobs logprobs            // of the whole choice, encoded as they came
+	finish   worker.FinishReason // empty: the answer broke off
 }
 
 var _ pipeline.Sink = (*Fold)(nil)
@@ -31,6 +31,7 @@ func NewFold(opts Options) *Fold { return &Fold{base: base{opts: opts}} }
 // Start prepares for p's answer.
 func (f *Fold) Start(p *pipeline.Prepared) error {
 	f.begin(p)
+	// Deltas come for these choices only: the pipeline refuses an index beyond them.
 	f.folded = make([]folded, len(f.choices))
 	return nil
 }
@@ -61,11 +62,13 @@ func (f *Fold) Delta(d *pipeline.Delta) error {
 // Flush does nothing: the body leaves as a whole.
 func (f *Fold) Flush() error { return nil }
 
-// AppendBody appends the body of the answer.
+// AppendBody appends the body of the answer. It is called once, after the pipeline has run without failure. Only the
+// answer of a worker that speaks the client's format can fail here, and dst is then of no use.
 func (f *Fold) AppendBody(dst []byte) ([]byte, error) {
 	if f.rawAnswer {
 		return f.raw.appendBody(dst, &f.opts)
 	}
+	// The keys stand in the order Dynamo writes them; OpenAI's clients don't mind.
 	dst = appendString(append(dst, `{"id":`...), f.opts.ID)
 	dst = append(dst, `,"choices":[`...)
 	first := true
@@ -99,6 +102,7 @@ func (f *Fold) AppendBody(dst []byte) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// chatChoice appends one choice with its whole message.
 func (f *Fold) chatChoice(dst []byte, c *folded, index int) []byte {
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
@@ -114,6 +118,7 @@ func (f *Fold) chatChoice(dst []byte, c *folded, index int) []byte {
 	return append(dst, '}')
 }
 
+// completionChoice appends one choice with its whole text, which is a string even when it is empty.
 func (f *Fold) completionChoice(dst []byte, c *folded, index int) []byte {
 	dst = appendString(append(dst, `{"text":`...), c.text)
 	dst = append(dst, `,"index":`...)

@@ -23,9 +23,10 @@ type logprobs struct {
 	content []byte // chat: entries
 
 	tokens, values, tops, offsets []byte // completions: elements of the four arrays
-	hasTops                       bool
+	hasTops                       bool   // a position has alternatives
 }
 
+// reset makes room for the next chunk and keeps the memory.
 func (l *logprobs) reset() {
 	l.n, l.hasTops = 0, false
 	l.content, l.tokens, l.values = l.content[:0], l.tokens[:0], l.values[:0]
@@ -56,16 +57,16 @@ func (b *base) addLogProbs(l *logprobs, d *pipeline.Delta, c *choice) {
 
 // position is one token of an answer, with what is known of its probability.
 type position struct {
-	id    uint32
-	text  tokenText
-	value float64
-	known bool
-	top   []worker.TopLogProb
+	id    uint32              // the token drawn
+	text  tokenText           // as a client sees it
+	value float64             // natural logarithm of its probability; only when known
+	known bool                // the engine reported a value
+	top   []worker.TopLogProb // likeliest first; of the delta, not copied
 }
 
 // tokenText is a token as a client sees it.
 type tokenText struct {
-	text  string
+	text  string // decoded by itself, without its neighbours
 	bytes []byte // the token's own; nil: those of text
 }
 
@@ -74,9 +75,11 @@ func (b *base) token(id uint32) tokenText {
 	if b.opts.TokensAsIDs {
 		return tokenText{text: "token_id:" + strconv.FormatUint(uint64(id), 10)}
 	}
+	// Only a test or a worker that takes text has none; the probabilities are worth having all the same.
 	if b.tokenizer == nil {
 		return tokenText{}
 	}
+	// An id outside the vocabulary has no text: that is no reason to end an answer.
 	text, err := b.tokenizer.Decode([]uint32{id}, b.opts.SkipSpecial)
 	if err != nil {
 		return tokenText{}
@@ -93,6 +96,7 @@ func (b *base) token(id uint32) tokenText {
 func (b *base) alternative(a *worker.TopLogProb) tokenText {
 	if b.opts.TokensAsIDs || !a.HasToken {
 		t := b.token(a.TokenID)
+		// The engine's bytes are better than ours: it knows them for every token.
 		if len(a.Bytes) > 0 {
 			t.bytes = a.Bytes
 		}
@@ -106,6 +110,7 @@ func (b *base) each(at *position, f func(t tokenText, value float64, known bool)
 	if b.opts.TopLogProbs == 0 {
 		return
 	}
+	// Engines list the likeliest tokens; the one drawn may be beyond them.
 	chosen := false
 	for i := range at.top[:min(len(at.top), b.opts.TopLogProbs)] {
 		a, v := b.alternative(&at.top[i]), at.top[i].LogProb
@@ -130,6 +135,7 @@ func (b *base) chatEntry(l *logprobs, at *position) {
 	}
 	dst = append(dst, '{')
 	dst = appendToken(dst, at.text, at.value, at.known)
+	// Beyond OpenAI's format: texts of tokens aren't unique, ids are.
 	dst = append(dst, `,"token_id":`...)
 	dst = strconv.AppendUint(dst, uint64(at.id), 10)
 	dst = append(dst, `,"top_logprobs":[`...)
@@ -144,6 +150,7 @@ func (b *base) chatEntry(l *logprobs, at *position) {
 	l.content = append(dst, "]}"...)
 }
 
+// appendToken appends the members that entries and alternatives share: token, logprob and bytes.
 func appendToken(dst []byte, t tokenText, value float64, known bool) []byte {
 	dst = appendString(append(dst, `"token":`...), t.text)
 	dst = appendKnown(append(dst, `,"logprob":`...), value, known)
@@ -154,6 +161,7 @@ func appendToken(dst []byte, t tokenText, value float64, known bool) []byte {
 	return appendBytes(dst, t.text)
 }
 
+// appendKnown appends a log probability, or null for one nobody reported.
 func appendKnown(dst []byte, value float64, known bool) []byte {
 	if !known {
 		return append(dst, "null"...)
@@ -169,6 +177,7 @@ func (b *base) completionEntry(l *logprobs, at *position, c *choice) {
 	}
 	l.tokens = appendString(l.tokens, at.text.text)
 	l.values = appendKnown(l.values, at.value, at.known)
+	// Offsets count characters (code points) of the answer's text, through all chunks of the choice.
 	l.offsets = strconv.AppendInt(l.offsets, int64(c.offset), 10)
 	c.offset += at.text.characters()
 
@@ -181,6 +190,7 @@ func (b *base) completionEntry(l *logprobs, at *position, c *choice) {
 	var seen [32]string // the form is an object: of alternatives with the same text the likelier stays
 	n := 0
 	b.each(at, func(t tokenText, value float64, known bool) {
+		// Alternatives come likeliest first, so the one that is kept came first.
 		if slices.Contains(seen[:n], t.text) {
 			return
 		}
@@ -219,9 +229,11 @@ func (b *base) appendLogProbs(dst []byte, l *logprobs) []byte {
 		dst = append(append(dst, `{"content":[`...), l.content...)
 		return append(dst, `],"refusal":null}`...)
 	}
+	// Four arrays of the same length, one element for each position.
 	dst = append(append(dst, `{"tokens":[`...), l.tokens...)
 	dst = append(append(dst, `],"token_logprobs":[`...), l.values...)
 	dst = append(dst, `],"top_logprobs":[`...)
+	// An empty array, not one of nulls, when no alternatives were asked for.
 	if l.hasTops {
 		dst = append(dst, l.tops...)
 	}

@@ -14,18 +14,19 @@ type Fields uint16
 
 // The fields.
 const (
-	FieldWorkerID Fields = 1 << iota
-	FieldTiming
-	FieldTokenIDs
-	FieldStopReason
-	FieldDetailedFinish
-	FieldCompletionTokenIDs
-	FieldPromptTokenIDs
-	FieldEngineData
-	FieldPromptLogprobs
-	FieldRoutedExperts
+	FieldWorkerID           Fields = 1 << iota // who answers
+	FieldTiming                                // when the request came, and how long it took
+	FieldTokenIDs                              // of the prompt, under a shorter name
+	FieldStopReason                            // the stop string or id that ended a choice
+	FieldDetailedFinish                        // the worker's own word, such as eos
+	FieldCompletionTokenIDs                    // of this chunk, or of the whole answer
+	FieldPromptTokenIDs                        // of the prompt
+	FieldEngineData                            // the engine's object, whole
+	FieldPromptLogprobs                        // one member of it
+	FieldRoutedExperts                         // another
 )
 
+// fieldNames are the names clients use in nvext.extra_fields.
 var fieldNames = map[string]Fields{
 	"worker_id":              FieldWorkerID,
 	"timing":                 FieldTiming,
@@ -51,19 +52,21 @@ func FieldsOf(names []string) Fields {
 // nvext gathers the extra fields of a chunk, or of a whole answer. A client that asks for none, which is nearly every
 // one, costs a comparison for each delta.
 type nvext struct {
-	fields   Fields
-	received time.Time
-	firstAt  time.Time
-	tokens   []uint32 // prompt, of the first prompt of a batch
+	fields   Fields    // asked for; 0: none
+	received time.Time // when the request came in
+	firstAt  time.Time // first token; zero: none yet
+	tokens   []uint32  // prompt, of the first prompt of a batch
 
 	// What the deltas since the last append said.
-	worker     *worker.Instance
-	completion []uint32
-	stop       worker.StopReason
-	finish     worker.FinishReason
-	engine     json.RawMessage
+	worker     *worker.Instance    // who sent the last of them
+	completion []uint32            // their tokens
+	stop       worker.StopReason   // set together with finish
+	finish     worker.FinishReason // of the choice that ended last
+	engine     json.RawMessage     // the last object an engine sent
 }
 
+// begin prepares for p's answer. The prompt's tokens are held for as long as the answer takes, but only when they were
+// asked for.
 func (x *nvext) begin(f Fields, received time.Time, p *pipeline.Prepared) {
 	x.fields, x.received = f, received
 	if f&(FieldPromptTokenIDs|FieldTokenIDs) != 0 && len(p.Requests) > 0 {
@@ -79,6 +82,7 @@ func (x *nvext) add(d *pipeline.Delta) {
 	if x.firstAt.IsZero() && d.Tokens > 0 {
 		x.firstAt = time.Now()
 	}
+	// Instances are immutable and may be kept.
 	x.worker = d.Instance
 	if x.fields&FieldCompletionTokenIDs != 0 {
 		x.completion = append(x.completion, d.TokenIDs...)
@@ -96,6 +100,7 @@ func (x *nvext) append(dst []byte) []byte {
 	if x.fields == 0 {
 		return dst
 	}
+	// Written first and taken back when it stays empty: what is there is known only afterwards.
 	mark := len(dst)
 	dst = append(dst, `,"nvext":{`...)
 	empty := len(dst)
@@ -154,6 +159,7 @@ func (x *nvext) engineParts() (promptLogprobs, routedExperts json.RawMessage) {
 		PromptLogprobs json.RawMessage `json:"prompt_logprobs"`
 		RoutedExperts  json.RawMessage `json:"routed_experts"`
 	}
+	// What isn't an object has no members; engine_data passes it on all the same.
 	if json.Unmarshal(x.engine, &parts) != nil {
 		return nil, nil
 	}
@@ -179,6 +185,7 @@ func (x *nvext) appendFinish(dst []byte) []byte {
 	}
 	if x.fields&FieldStopReason != 0 && x.stop.Kind != worker.StopNone {
 		dst = append(dst, `"stop_reason":`...)
+		// As vLLM writes it: a number for a token, a string for a text.
 		if x.stop.Kind == worker.StopToken {
 			dst = strconv.AppendUint(dst, uint64(x.stop.ID), 10)
 		} else {
@@ -187,6 +194,7 @@ func (x *nvext) appendFinish(dst []byte) []byte {
 		dst = append(dst, ',')
 	}
 	if x.fields&FieldTiming != 0 {
+		// Unix milliseconds, then durations in milliseconds.
 		dst = append(dst, `"timing":{"request_received_ms":`...)
 		dst = strconv.AppendInt(dst, x.received.UnixMilli(), 10)
 		if !x.firstAt.IsZero() {
@@ -198,6 +206,7 @@ func (x *nvext) appendFinish(dst []byte) []byte {
 	return dst
 }
 
+// appendMilliseconds appends d with three digits behind the point: microseconds are as fine as clocks are true.
 func appendMilliseconds(dst []byte, d time.Duration) []byte {
 	return strconv.AppendFloat(dst, float64(d.Microseconds())/1000, 'f', 3, 64)
 }

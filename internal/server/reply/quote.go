@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 )
 
+// hex are the digits of \u escapes.
 const hex = "0123456789abcdef"
 
 // plain marks the bytes that stand for themselves in a JSON string and need no look at their neighbours.
@@ -20,6 +21,7 @@ var plain = func() (t [256]bool) {
 // are escaped: JSON allows them, but there are event-stream readers that split lines at them.
 func appendString[S []byte | string](dst []byte, s S) []byte {
 	dst = append(dst, '"')
+	// s[:start] has been copied; what needs no escape is copied in runs, not byte by byte.
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
@@ -27,6 +29,7 @@ func appendString[S []byte | string](dst []byte, s S) []byte {
 			i++
 			continue
 		}
+		// A quote, a backslash or a control character: one byte, no neighbours.
 		if c < utf8.RuneSelf {
 			dst = append(dst, s[start:i]...)
 			dst = appendEscape(dst, c)
@@ -53,6 +56,7 @@ func appendString[S []byte | string](dst []byte, s S) []byte {
 	return append(append(dst, s[start:]...), '"')
 }
 
+// decodeRune decodes the character at s[i:], without turning one type into the other.
 func decodeRune[S []byte | string](s S, i int) (rune, int) {
 	switch v := any(s).(type) {
 	case []byte:
@@ -63,6 +67,7 @@ func decodeRune[S []byte | string](s S, i int) (rune, int) {
 	return utf8.RuneError, 1
 }
 
+// appendEscape appends the short escape of c where RFC 8259 has one, and \u00XX otherwise.
 func appendEscape(dst []byte, c byte) []byte {
 	switch c {
 	case '"', '\\':
@@ -87,6 +92,7 @@ func appendLogProb(dst []byte, v float64) []byte {
 	if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
 		return append(dst, "null"...)
 	}
+	// The shortest digits that read back as the same number.
 	return strconv.AppendFloat(dst, v, 'g', -1, 64)
 }
 

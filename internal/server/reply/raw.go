@@ -12,24 +12,26 @@ import (
 // rawChunk is a chunk, or a whole answer, in the client's format as a worker writes it. Such workers do their own
 // detokenising and parsing; what they send streams through untouched, and only unary answers are taken apart.
 type rawChunk struct {
-	ID                string          `json:"id"`
-	Created           *int64          `json:"created"`
-	Model             string          `json:"model"`
+	ID                string          `json:"id"`      // empty: ours
+	Created           *int64          `json:"created"` // Unix seconds; nil: ours
+	Model             string          `json:"model"`   // empty: ours
 	SystemFingerprint json.RawMessage `json:"system_fingerprint"`
 	Choices           []rawChoice     `json:"choices"`
-	Usage             json.RawMessage `json:"usage"`
-	NvExt             json.RawMessage `json:"nvext"`
+	Usage             json.RawMessage `json:"usage"` // as sent: it may hold more than we count
+	NvExt             json.RawMessage `json:"nvext"` // likewise
 }
 
+// rawChoice is one choice of a chunk, in either endpoint's form: Text is a completion's, Delta a chat's.
 type rawChoice struct {
-	Index        int             `json:"index"`
+	Index        int             `json:"index"` // by which fragments find each other
 	Text         *string         `json:"text"`
 	Delta        *rawDelta       `json:"delta"`
-	Message      json.RawMessage `json:"message"` // a whole answer
-	FinishReason *string         `json:"finish_reason"`
-	Logprobs     json.RawMessage `json:"logprobs"`
+	Message      json.RawMessage `json:"message"`       // a whole answer
+	FinishReason *string         `json:"finish_reason"` // nil or null: the choice goes on
+	Logprobs     json.RawMessage `json:"logprobs"`      // an object of arrays
 }
 
+// rawDelta is what a chunk adds to a message. Pointers tell an empty string from nothing at all.
 type rawDelta struct {
 	Content          *string       `json:"content"`
 	ReasoningContent *string       `json:"reasoning_content"`
@@ -37,19 +39,20 @@ type rawDelta struct {
 	ToolCalls        []rawToolCall `json:"tool_calls"`
 }
 
+// rawToolCall is a tool call, or a fragment of one.
 type rawToolCall struct {
 	Index    int    `json:"index"`
-	ID       string `json:"id"`
+	ID       string `json:"id"` // in the first fragment only, like the name
 	Type     string `json:"type"`
 	Function struct {
 		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
+		Arguments string `json:"arguments"` // a piece of JSON text
 	} `json:"function"`
 }
 
 // rawUsage is the worker's usage object, as far as we count it.
 type rawUsage struct {
-	Choices []json.RawMessage `json:"choices"`
+	Choices []json.RawMessage `json:"choices"` // only whether there are any
 	Usage   *struct {
 		PromptTokens     int `json:"prompt_tokens"`
 		CompletionTokens int `json:"completion_tokens"`
@@ -62,9 +65,11 @@ type rawUsage struct {
 // countRaw takes the worker's own count over. It reports whether the chunk holds nothing but a usage.
 func (b *base) countRaw(raw []byte) (usageOnly bool) {
 	var c rawUsage
+	// What can't be read is passed on uncounted: the client may understand it.
 	if json.Unmarshal(raw, &c) != nil || c.Usage == nil {
 		return false
 	}
+	// Counts in a stream are running totals, so the last one holds. One worker answers the whole request, batch or not.
 	b.prompt[0], b.completion = c.Usage.PromptTokens, c.Usage.CompletionTokens
 	if d := c.Usage.PromptDetails; d != nil && d.CachedTokens != nil {
 		b.cached = count{*d.CachedTokens, true}
@@ -75,22 +80,23 @@ func (b *base) countRaw(raw []byte) (usageOnly bool) {
 // rawFold gathers the chunks of a worker that speaks the client's format into one body.
 type rawFold struct {
 	whole   json.RawMessage // the worker sent a whole answer: it is passed on as it is
-	first   *rawChunk
-	usage   json.RawMessage
-	nvext   json.RawMessage
-	choices []*rawWhole
+	first   *rawChunk       // gives the answer its id, model and creation time
+	usage   json.RawMessage // the last one sent
+	nvext   json.RawMessage // likewise
+	choices []*rawWhole     // ordered by index
 }
 
 // rawWhole is one whole choice.
 type rawWhole struct {
-	index                    int
-	text, reasoning, refusal []byte
-	hasRefusal               bool
-	calls                    []*rawToolCall
-	finish                   string
-	logprobs                 map[string][]json.RawMessage
+	index                    int                          // the client's
+	text, reasoning, refusal []byte                       // pieces joined
+	hasRefusal               bool                         // a refusal may be the empty string
+	calls                    []*rawToolCall               // in order of appearance
+	finish                   string                       // the worker's word; empty: none came
+	logprobs                 map[string][]json.RawMessage // elements of each array, by its name
 }
 
+// errRawChunk is the failure of a worker that speaks some other format. Because makes copies of it.
 var errRawChunk = fault.New(fault.BadGateway, "The worker's answer could not be read")
 
 // add takes one chunk.
@@ -111,6 +117,7 @@ func (f *rawFold) add(raw []byte) error {
 	for i := range c.Choices {
 		// A worker that wasn't asked for a stream may answer in one piece.
 		if len(c.Choices[i].Message) > 0 {
+			// raw is the delta's and gone after the call.
 			f.whole = slices.Clone(raw)
 			return nil
 		}
@@ -119,6 +126,7 @@ func (f *rawFold) add(raw []byte) error {
 	return nil
 }
 
+// choice finds the choice of an index, or makes it. Choices are few, so a search does.
 func (f *rawFold) choice(index int) *rawWhole {
 	for _, c := range f.choices {
 		if c.index == index {
@@ -131,6 +139,7 @@ func (f *rawFold) choice(index int) *rawWhole {
 	return c
 }
 
+// add joins one chunk's piece of the choice to what is there.
 func (w *rawWhole) add(c *rawChoice) {
 	if c.Text != nil {
 		w.text = append(w.text, *c.Text...)
@@ -166,6 +175,7 @@ func (w *rawWhole) addCall(f *rawToolCall) {
 			return
 		}
 	}
+	// The fragment itself becomes the call: it belongs to a chunk that nobody else reads.
 	w.calls = append(w.calls, f)
 }
 
@@ -188,6 +198,7 @@ func (f *rawFold) appendBody(dst []byte, o *Options) ([]byte, error) {
 	if f.whole != nil {
 		return append(dst, f.whole...), nil
 	}
+	// Only a worker that sent something has a raw answer, so there is a first chunk.
 	id, model, created := f.first.ID, f.first.Model, o.Created.Unix()
 	if id == "" {
 		id = o.ID
@@ -225,6 +236,7 @@ func (f *rawFold) appendBody(dst []byte, o *Options) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// append appends one choice in the form of the endpoint.
 func (w *rawWhole) append(dst []byte, chat bool) ([]byte, error) {
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(w.index), 10)
@@ -250,6 +262,7 @@ func (w *rawWhole) append(dst []byte, chat bool) ([]byte, error) {
 	return append(append(dst, lp...), '}'), nil
 }
 
+// appendMessage appends a chat choice's message. Content is null when there is none, as OpenAI writes it beside calls.
 func (w *rawWhole) appendMessage(dst []byte) []byte {
 	dst = append(dst, `{"content":`...)
 	if len(w.text) == 0 {

@@ -11,15 +11,15 @@ import (
 
 // Options say what the client asked for.
 type Options struct {
-	ID      string // of the response, with its prefix
-	Model   string // as the client named it
-	Created time.Time
-	Chat    bool // chat.completion, otherwise text_completion
+	ID      string    // of the response, with its prefix
+	Model   string    // as the client named it
+	Created time.Time // of the response; written in seconds
+	Chat    bool      // chat.completion, otherwise text_completion
 
 	Usage           bool // streams: a chunk with the usage at the end
 	ContinuousUsage bool // streams: and in every chunk
 
-	LogProbs    bool
+	LogProbs    bool // of the tokens of the answer
 	TopLogProbs int  // alternatives at each position, at most
 	TokensAsIDs bool // token_id:N in place of a token's text
 	SkipSpecial bool // special tokens have no text
@@ -43,27 +43,28 @@ type choice struct {
 
 // base is what Stream and Fold share.
 type base struct {
-	opts      Options
-	perPrompt int      // choices of each prompt; the index a client sees counts through all prompts
-	choices   []choice // by the client's index
-	tokenizer prepost.Tokenizer
-	logprobs  logprobs
-	ext       nvext
+	opts      Options           // never changed
+	perPrompt int               // choices of each prompt; the index a client sees counts through all prompts
+	choices   []choice          // by the client's index
+	tokenizer prepost.Tokenizer // for the texts of log probabilities; nil: none
+	logprobs  logprobs          // of the current chunk
+	ext       nvext             // extra fields
 
 	prompt     []int // prompt tokens, for each prompt; the worker's own count replaces ours
-	completion int
-	cached     count
-	reasoning  count
+	completion int   // tokens of the answer, over all choices
+	cached     count // tokens of the prompt that a worker had cached
+	reasoning  count // tokens of the answer spent on reasoning
 
 	rawAnswer bool // the worker speaks the client's format
 }
 
 // count is a sum that may be absent.
 type count struct {
-	n   int
-	set bool
+	n   int  // the sum
+	set bool // somebody reported a number, if only 0
 }
 
+// add counts a worker's report; nil reports nothing.
 func (c *count) add(n *int) {
 	if n != nil {
 		c.n, c.set = c.n+*n, true
@@ -73,6 +74,7 @@ func (c *count) add(n *int) {
 // begin prepares for p's answer. Nothing of p but what is copied here is kept.
 func (b *base) begin(p *pipeline.Prepared) {
 	b.perPrompt = max(p.Choices, 1)
+	// A request for a worker that takes text has no requests of its own, and one place that its counts go to.
 	b.choices = make([]choice, b.perPrompt*max(len(p.Requests), 1))
 	b.prompt = make([]int, max(len(p.Requests), 1))
 	for i, q := range p.Requests {
@@ -144,6 +146,7 @@ func (b *base) appendUsage(dst []byte) []byte {
 
 // finishReason is OpenAI's word for a worker's reason, as JSON.
 func finishReason(r worker.FinishReason) string {
+	// OpenAI knows three words; what else a worker says is told in nvext.detailed_finish_reason.
 	switch r {
 	case worker.FinishNone:
 		return "null"

@@ -20,6 +20,7 @@ import (
 	"github.com/portico-llm/portico/internal/testkit"
 )
 
+// options are those of an ordinary request of either endpoint.
 func options(chat bool) reply.Options {
 	o := reply.Options{ID: "chatcmpl-1", Model: "org/m", Created: time.Unix(1700000000, 0), Chat: chat, SkipSpecial: true,
 		RequestID: "1", Received: time.Now()}
@@ -29,6 +30,7 @@ func options(chat bool) reply.Options {
 	return o
 }
 
+// prepared is a request with a token for each byte of its prompts.
 func prepared(choices int, prompts ...string) *pipeline.Prepared {
 	p := &pipeline.Prepared{Set: testkit.ByteModel("m"), Choices: choices, Prompt: "user: hi\n"}
 	for _, s := range prompts {
@@ -68,6 +70,7 @@ func stream(t *testing.T, o reply.Options, p *pipeline.Prepared, deltas ...pipel
 	return res.Body.String()
 }
 
+// fold gathers deltas and returns the body.
 func fold(t *testing.T, o reply.Options, p *pipeline.Prepared, deltas ...pipeline.Delta) string {
 	t.Helper()
 	f := reply.NewFold(o)

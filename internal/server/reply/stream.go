@@ -12,10 +12,10 @@ import (
 
 // Stream writes an answer as server-sent events while it comes.
 type Stream struct {
-	base
-	out  *sse.Writer
-	head []byte // what begins every chunk, up to its choices
-	tail []byte // what follows the choices, up to the usage or the end
+	base             // options, choices, usage
+	out  *sse.Writer // gathers and sends
+	head []byte      // what begins every chunk, up to its choices
+	tail []byte      // what follows the choices, up to the usage or the end
 
 	// Together these tell whether only the end mark is outstanding. Choices that the worker never makes don't count.
 	open  int  // choices that have begun and not ended
@@ -27,6 +27,7 @@ var _ pipeline.Sink = (*Stream)(nil)
 // NewStream returns a Stream that writes to out.
 func NewStream(out *sse.Writer, opts Options) *Stream {
 	s := &Stream{base: base{opts: opts}, out: out}
+	// Everything that is the same in all chunks is encoded here, once for the whole answer.
 	s.head = appendString(append(s.head, `data: {"id":`...), opts.ID)
 	s.head = append(s.head, `,"choices":[`...)
 	s.tail = append(s.tail, `],"created":`...)
@@ -68,6 +69,7 @@ const maxGathered = 32 << 10
 func (s *Stream) Delta(d *pipeline.Delta) error {
 	b := s.out.Buffer()
 	switch {
+	// A worker that speaks the client's format: its chunk is ours.
 	case d.Raw != nil:
 		b = s.rawChunk(b, d.Raw)
 	case d.Event != "":
@@ -76,13 +78,15 @@ func (s *Stream) Delta(d *pipeline.Delta) error {
 		b = s.chunk(b, d)
 	}
 	s.out.SetBuffer(b)
+	// Without holding: the buffer is full whatever else is coming.
 	if len(b) > maxGathered {
 		return s.out.Flush()
 	}
 	return nil
 }
 
-// Flush sends what was gathered.
+// Flush sends what was gathered. It blocks while the client is slow, up to the write time-out, and so slows its own
+// worker only.
 func (s *Stream) Flush() error {
 	// Once every choice has ended only the end mark is outstanding: it is not to be held back.
 	if s.begun && s.open == 0 {
@@ -110,6 +114,7 @@ func (s *Stream) Fail(body []byte) error {
 
 // chunk appends the chunk for d, if d says anything a client sees.
 func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
+	// Counting comes before the look at what is visible: a token without text is a token.
 	index := s.index(d)
 	c := &s.choices[index]
 	s.count(d)
@@ -124,6 +129,7 @@ func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
 		c.begun, s.begun = true, true
 		s.open++
 	}
+	// A choice ends once: the pipeline drops what comes after its finish.
 	if d.Finish != worker.FinishNone {
 		s.open--
 	}
@@ -150,6 +156,7 @@ func (s *Stream) visible(d *pipeline.Delta, c *choice) bool {
 	return len(d.Text) > 0 || d.Finish != worker.FinishNone || s.logprobs.n > 0 || (s.opts.Chat && !c.begun)
 }
 
+// chatChoice appends a choice with what d adds to its message.
 func (s *Stream) chatChoice(b []byte, d *pipeline.Delta, index int, first bool) []byte {
 	b = append(b, `{"index":`...)
 	b = strconv.AppendInt(b, int64(index), 10)
@@ -165,6 +172,7 @@ func (s *Stream) chatChoice(b []byte, d *pipeline.Delta, index int, first bool) 
 	return append(b, '}')
 }
 
+// completionChoice appends a choice with the text d adds. Its keys stand in the same order as in a whole answer.
 func (s *Stream) completionChoice(b []byte, d *pipeline.Delta, index int) []byte {
 	b = appendString(append(b, `{"text":`...), d.Text)
 	b = append(b, `,"index":`...)

@@ -11,6 +11,7 @@ import (
 // maxKept is the largest gathering buffer that goes back to the pool.
 const maxKept = 64 << 10
 
+// corkBuffers holds buffers for the time of one Cork: an idle stream has none.
 var corkBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 8<<10); return &b }}
 
 // lastWrite bounds what Close sends of gathered bytes.
@@ -42,6 +43,7 @@ func (c *Conn) Uncork() error {
 	return c.uncorkLocked()
 }
 
+// uncorkLocked sends what was gathered, if anything was. It blocks as long as the connection's write does.
 func (c *Conn) uncorkLocked() error {
 	if c.buf == nil {
 		return nil
@@ -52,6 +54,7 @@ func (c *Conn) uncorkLocked() error {
 	if len(*b) > 0 {
 		_, err = c.Conn.Write(*b)
 	}
+	// One large answer is not to keep its memory for good.
 	if cap(*b) <= maxKept {
 		*b = (*b)[:0]
 		corkBuffers.Put(b)
@@ -103,6 +106,7 @@ func (l Listener) Accept() (net.Conn, error) {
 	return &Conn{Conn: c}, nil
 }
 
+// connKey is where a request's context holds its *Conn.
 type connKey struct{}
 
 // Install makes srv hand its connections to the writers of its handlers, and send the end of an answer, which net/http

@@ -33,6 +33,7 @@ const minHold = 200 * time.Microsecond
 // keptBuffer is the largest event buffer that goes back to the pool.
 const keptBuffer = 64 << 10
 
+// buffers holds event buffers for the time between a first event and its flush.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // ErrClosed is returned by writes after the end of the stream.
@@ -48,12 +49,12 @@ type Writer struct {
 	buf  *[]byte   // events that have not been sent; nil while there are none, so that an idle stream holds no memory
 	last time.Time // when the last write left
 
-	mu        sync.Mutex // guards the fields below and the response: the heartbeat writes too
-	committed bool
-	closed    bool
-	err       error // of the first write that failed
-	deadline  time.Time
-	beat      *time.Timer
+	mu        sync.Mutex  // guards the fields below and the response: the heartbeat writes too
+	committed bool        // headers have been sent, and with them the status
+	closed    bool        // nothing more may be written
+	err       error       // of the first write that failed
+	deadline  time.Time   // set on the connection; zero: none
+	beat      *time.Timer // nil before Begin, and without heartbeat
 }
 
 // NewWriter returns a Writer for the answer to r. Nothing is sent before the first Flush or heartbeat, so that until
@@ -174,6 +175,7 @@ func (s *Writer) Close() {
 	}
 }
 
+// release gives the buffer back to the pool, and drops a large one.
 func (s *Writer) release() {
 	b := s.buf
 	if s.buf = nil; b != nil && cap(*b) <= keptBuffer {
@@ -200,12 +202,15 @@ func (s *Writer) send(last bool) error {
 	return s.err
 }
 
+// failed returns the failure of an earlier write, or of a heartbeat: a caller with nothing to send learns of it, too.
 func (s *Writer) failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
+// heartbeat sends a comment, which event-stream readers skip (WHATWG HTML, server-sent events). It keeps proxies from
+// closing an idle connection, and finds out whether the client is still there. It runs on the timer's goroutine.
 func (s *Writer) heartbeat() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,6 +239,7 @@ func (s *Writer) write(b []byte, last bool) {
 		s.err = err
 		return
 	}
+	// The server uncorks when the connection turns idle, or closes it.
 	if last && s.conn != nil {
 		return
 	}
@@ -249,8 +255,8 @@ func (s *Writer) write(b []byte, last bool) {
 // The headers of every stream, shared: nobody changes a header's values in place.
 var (
 	contentType  = []string{"text/event-stream"}
-	cacheControl = []string{"no-cache"}
-	noBuffering  = []string{"no"} // keeps nginx and its like from gathering the stream
+	cacheControl = []string{"no-cache, no-transform"} // compressing proxies gather what they compress
+	noBuffering  = []string{"no"}                     // keeps nginx and its like from gathering the stream
 )
 
 // armDeadline moves the write deadline ahead, at most every quarter of the time-out: setting it is not free.

@@ -10,13 +10,15 @@ import (
 	"github.com/portico-llm/portico/internal/fault"
 )
 
-// deprecated refuses what OpenAI replaced by tools long ago.
+// deprecated refuses what OpenAI replaced by tools long ago. A client that relies on them would take an answer without
+// calls for the model's decision, so they aren't ignored.
 func deprecated(req *openai.ChatRequest) error {
 	for _, f := range [...]struct {
 		name, instead string
 		value         []byte
 	}{{"functions", "tools", req.Functions}, {"function_call", "tool_choice", req.FunctionCall}} {
 		if f.value != nil { // whatever it holds; null is absent
+			// Not a bad request: the field is a good one, for another server.
 			e := fault.New(fault.NotImplemented, "`%s` is deprecated and not supported; use `%s`", f.name, f.instead)
 			e.Param = f.name
 			return e
@@ -41,6 +43,7 @@ func tools(req *openai.ChatRequest, opts Options) error {
 	if req.Tools == nil {
 		return nil
 	}
+	// The whole array has been read by now; what is bounded here is the work of templates and of schema compilers.
 	switch n := len(req.ToolList); {
 	case n == 0:
 		return refuse("tools", "`tools` must not be an empty array; leave it out to have no tools")
@@ -68,16 +71,19 @@ func tool(t *openai.Tool, path string, opts Options) error {
 		return refuse(path+".function.name", "`%s.function.name` must have at most %d bytes, not %d",
 			path, opts.MaxToolName, len(t.Name))
 	}
-	// A strict tool promises that its schema allows nothing unnamed; one that doesn't keep to that is a mistake.
+	// A strict tool promises that its schema allows nothing unnamed; one that doesn't keep to that is a mistake. OpenAI
+	// also wants every property to be required; engines don't depend on it.
 	if t.Strict != nil && *t.Strict && t.Parameters != nil && !closed(t.Parameters) {
-		return refuse(path+".function.parameters", "the parameters of strict function %q must have "+
+		return refuse(path+".function.parameters", "`tools`: the parameters of strict function %q must have "+
 			"additionalProperties: false in every object schema", t.Name)
 	}
 	return nil
 }
 
 // closed reports whether every object schema in a JSON schema forbids additional properties, as strict tools have to.
+// References are not followed: definitions are looked at where they stand. What isn't JSON is not closed.
 func closed(schema []byte) bool {
+	// Read as a stream: no tree is built, and the depth is bounded since the body's is.
 	dec := jsontext.NewDecoder(bytes.NewReader(schema), jsontext.AllowDuplicateNames(true))
 	return closedValue(dec, true)
 }
@@ -92,6 +98,7 @@ func closedValue(dec *jsontext.Decoder, isSchema bool) bool {
 		if _, err := dec.ReadToken(); err != nil {
 			return false
 		}
+		// An array stands where schemas may: anyOf and the like.
 		for dec.PeekKind() != ']' {
 			if !closedValue(dec, true) {
 				return false
@@ -147,12 +154,14 @@ func closedObject(dec *jsontext.Decoder, isSchema bool) bool {
 		}
 	}
 	_, err := dec.ReadToken()
+	// A schema that isn't for objects has nothing to forbid.
 	return err == nil && (!object || forbids)
 }
 
 // toolChoice checks that what has to be called is there, and that no other constraint stands in its way.
 func toolChoice(req *openai.ChatRequest) error {
 	c := req.ToolChoice
+	// The model is free: tools may even be missing.
 	if c == nil || c.Mode == "none" || c.Mode == "auto" {
 		return nil
 	}
@@ -160,7 +169,8 @@ func toolChoice(req *openai.ChatRequest) error {
 	if len(req.ToolList) == 0 {
 		return refuse("tools", "`tools` must not be empty when `tool_choice` asks for a call")
 	}
-	// The call is a constraint itself. A response_format is not in its way: it is about answers, not calls.
+	// The call is a constraint itself. A response_format is not in its way: it is about answers, not calls. Two
+	// constraints on one answer: an engine takes only one.
 	if set := constraints(&req.Common); len(set) > 0 {
 		return refuse("guided_"+set[0], "`guided_%s` can't be combined with a `tool_choice` that asks for a call", set[0])
 	}
@@ -193,10 +203,12 @@ func reasoning(req *openai.ChatRequest) error {
 			return refuse("thinking.type", "`thinking.type` must be enabled, disabled, adaptive or auto")
 		}
 	}
+	// 0 is allowed: it ends the reasoning as soon as it has begun.
 	return within("thinking_token_budget", req.ThinkingTokenBudget, 0, maxTokens)
 }
 
-// template checks what reaches the chat template beside messages and tools.
+// template checks what reaches the chat template beside messages and tools. Templates are programs, if small ones:
+// clients choose among their variables and bring none of their own.
 func template(req *openai.ChatRequest) error {
 	if req.ChatTemplate != nil {
 		return refuse("chat_template", "`chat_template` is not supported: the template comes with the model")
@@ -206,6 +218,7 @@ func template(req *openai.ChatRequest) error {
 		return refuse("add_generation_prompt", "`add_generation_prompt` must be false when `continue_final_message` is "+
 			"true: an answer either continues the last message or begins a new one")
 	}
+	// All other variables are free: what a template doesn't know it doesn't read.
 	if req.ChatTemplateArgs == nil {
 		return nil
 	}
@@ -213,6 +226,7 @@ func template(req *openai.ChatRequest) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return refuse("chat_template_kwargs", "`chat_template_kwargs` must be an object")
 	}
+	// Only the first level is the template's variables.
 	for dec.PeekKind() == '"' {
 		name, err := dec.ReadToken()
 		if err != nil {

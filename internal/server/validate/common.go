@@ -13,6 +13,7 @@ import (
 
 // common checks what chat and completion requests share.
 func common(c *openai.Common, opts Options) error {
+	// As OpenAI documents it: options without a stream are a client's mistake about what it gets.
 	if c.StreamOptions != nil && !c.Streaming() {
 		return refuse("stream_options", "`stream_options` is only allowed when `stream` is true")
 	}
@@ -25,13 +26,14 @@ func common(c *openai.Common, opts Options) error {
 	return notEmpty("user", c.User)
 }
 
-// sampling checks how tokens are drawn. The bounds are OpenAI's and, for the extensions, those of the engines.
+// sampling checks how tokens are drawn. The bounds are OpenAI's and, for the extensions, those of the engines. Absent
+// fields stay absent: workers have defaults, some of them the model's own.
 func sampling(c *openai.Common, opts Options) error {
 	for _, f := range [...]struct {
 		name      string
 		value     *float64
-		low, high float64
-		open      bool
+		low, high float64 // the upper bound is always allowed
+		open      bool    // the lower one isn't
 	}{
 		{"temperature", c.Temperature, 0, 2, false},
 		{"top_p", c.TopP, 0, 1, true}, // 0 would leave no token to draw
@@ -59,7 +61,8 @@ func lengths(c *openai.Common, _ Options) error {
 	return within("min_tokens", c.MinTokens, 0, maxTokens)
 }
 
-// stops checks the stop strings. An empty one would end every answer at once.
+// stops checks the stop strings. An empty one would end every answer at once. Nothing bounds their length: the body is
+// bounded, and a long one only matches less.
 func stops(c *openai.Common, opts Options) error {
 	if c.Stop == nil {
 		return nil // not given, which isn't the same as an empty list
@@ -67,18 +70,20 @@ func stops(c *openai.Common, opts Options) error {
 	if len(c.Stop) == 0 {
 		return refuse("stop", "`stop` must not be an empty array; leave it out to have no stop strings")
 	}
+	// OpenAI allows four; engines take more, and clients of theirs use them.
 	if len(c.Stop) > opts.MaxStops {
 		return refuse("stop", "`stop` must hold at most %d strings, not %d", opts.MaxStops, len(c.Stop))
 	}
 	for i, s := range c.Stop {
 		if s == "" {
-			return refuse("stop["+strconv.Itoa(i)+"]", "a stop string must not be empty")
+			return refuse("stop["+strconv.Itoa(i)+"]", "`stop` must not hold an empty string")
 		}
 	}
 	return nil
 }
 
-// logitBias checks {"token id": bias}. Workers don't take it; a wrong one is refused all the same.
+// logitBias checks {"token id": bias}. Workers don't take it; a wrong one is refused all the same. Duplicate ids pass:
+// the last one would win, and nothing depends on it.
 func logitBias(c *openai.Common, opts Options) error {
 	if c.LogitBias == nil {
 		return nil
@@ -97,9 +102,11 @@ func logitBias(c *openai.Common, opts Options) error {
 			return refuse("logit_bias", "`logit_bias` must be an object")
 		}
 		key := name.String()
+		// Whether the id is in the vocabulary is not known before the model is.
 		if _, err := strconv.ParseUint(key, 10, 32); err != nil {
 			return refuse("logit_bias", "the keys of `logit_bias` must be token ids, integers from 0 to %d", uint32(math.MaxUint32))
 		}
+		// OpenAI documents the range -100 to 100: its ends ban a token and force it.
 		value, err := dec.ReadValue()
 		if err != nil {
 			return refuse("logit_bias", "`logit_bias` must be an object")
@@ -107,7 +114,7 @@ func logitBias(c *openai.Common, opts Options) error {
 		// ParseFloat would take more than JSON's numbers, so the kind is looked at too.
 		bias, err := strconv.ParseFloat(string(value), 64)
 		if value.Kind() != '0' || err != nil || bias < -100 || bias > 100 {
-			return refuse("logit_bias."+key, "a bias must be a number from -100 to 100")
+			return refuse("logit_bias."+key, "the biases of `logit_bias` must be numbers from -100 to 100")
 		}
 	}
 	return nil
@@ -129,7 +136,7 @@ func nvext(c *openai.Common, _ Options) error {
 	return nil
 }
 
-// choices checks n against the sampling and against the number of prompts.
+// choices checks n against the sampling and against the number of prompts. Chat has one prompt.
 func choices(n *int64, temperature *float64, prompts int, opts Options) error {
 	if err := within("n", n, 1, int64(opts.MaxChoices)); err != nil {
 		return err
@@ -157,10 +164,12 @@ func regexBalanced(pattern string) bool {
 	open, class := 0, false
 	for i := 0; i < len(pattern); i++ {
 		switch c := pattern[i]; {
+		// An escape covers the next byte; a lone one at the end covers nothing.
 		case c == '\\':
 			if i++; i == len(pattern) {
 				return false
 			}
+		// Parentheses mean nothing in here.
 		case class:
 			class = c != ']'
 		case c == '[':
@@ -173,6 +182,7 @@ func regexBalanced(pattern string) bool {
 			}
 		case c == '(':
 			open++
+		// One that closes nothing is wrong at once, whatever follows.
 		case c == ')':
 			if open--; open < 0 {
 				return false

@@ -21,14 +21,15 @@ func prompt(req *openai.CompletionRequest) error {
 	if p.Len() == 0 {
 		return refuse("prompt", "`prompt` must hold at least one prompt")
 	}
+	// Prompts are all texts or all ids, so one of the loops is empty. The first empty prompt is reported.
 	for i, s := range p.Texts {
 		if s == "" {
-			return refuse(promptPath(p, i), "a prompt must not be empty")
+			return refuse(promptPath(p, i), "`%s` must not be empty", promptPath(p, i))
 		}
 	}
 	for i, ids := range p.Tokens {
 		if len(ids) == 0 {
-			return refuse(promptPath(p, i), "a prompt must hold at least one token id")
+			return refuse(promptPath(p, i), "`%s` must hold at least one token id", promptPath(p, i))
 		}
 	}
 	return nil
@@ -48,6 +49,7 @@ func embeds(text string) error {
 	if n := base64.StdEncoding.DecodedLen(len(text)); n < minEmbeds {
 		return refuse("prompt_embeds", "`prompt_embeds` must decode to at least %d bytes, not %d", minEmbeds, n)
 	}
+	// Decoded and thrown away: the worker gets the text as it came, and must not be the first to find it broken.
 	if _, err := base64.StdEncoding.DecodeString(text); err != nil {
 		return refuse("prompt_embeds", "`prompt_embeds` must be base64")
 	}
@@ -56,6 +58,7 @@ func embeds(text string) error {
 
 // bestOf checks that there are enough candidates to choose n from; 0 is the same as none.
 func bestOf(req *openai.CompletionRequest) error {
+	// 20 is OpenAI's bound.
 	if err := within("best_of", req.BestOf, 0, 20); err != nil {
 		return err
 	}
@@ -64,6 +67,7 @@ func bestOf(req *openai.CompletionRequest) error {
 	if req.N != nil {
 		n = *req.N
 	}
+	// Fewer candidates than answers can't be met.
 	if req.BestOf != nil && *req.BestOf != 0 && *req.BestOf < n {
 		return refuse("best_of", "`best_of` must be at least `n`, which is %d, not %d", n, *req.BestOf)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/portico-llm/portico/api/openai"
 )
 
-// constraints lists the guided-decoding constraints of a request, by their short names.
+// constraints lists the guided-decoding constraints of a request, by their short names. The order is that of the
+// message in guided; short names are the ones workers know.
 func constraints(c *openai.Common) []string {
 	var set []string
 	if c.GuidedJSON != nil {
@@ -26,7 +27,8 @@ func constraints(c *openai.Common) []string {
 	return set
 }
 
-// guided checks that at most one constraint is set and that it isn't hopeless.
+// guided checks that at most one constraint is set and that it isn't hopeless. Whether a schema, an expression or a
+// grammar makes sense is for the worker's backend to say: dialects differ.
 func guided(c *openai.Common, _ Options) error {
 	// Which of them would win is nowhere defined, so none does.
 	if set := constraints(c); len(set) > 1 {
@@ -37,6 +39,7 @@ func guided(c *openai.Common, _ Options) error {
 	if c.GuidedRegex != nil && (*c.GuidedRegex == "" || !regexBalanced(*c.GuidedRegex)) {
 		return refuse("guided_regex", "`guided_regex` must be a regular expression with all brackets closed")
 	}
+	// What is inside a grammar depends on the backend: only emptiness is wrong everywhere.
 	if c.GuidedGrammar != nil && *c.GuidedGrammar == "" {
 		return refuse("guided_grammar", "`guided_grammar` must not be empty")
 	}
@@ -49,6 +52,7 @@ func guidedJSON(c *openai.Common) error {
 	if len(c.GuidedJSON) == 0 || c.GuidedJSON[0] != '"' {
 		return nil
 	}
+	// Depth is bounded for the sake of schema compilers, which recurse.
 	inner, err := jsontext.AppendUnquote(nil, c.GuidedJSON)
 	if err != nil || !isObject(inner) || depth(inner) > openai.DefaultMaxDepth {
 		return refuse("guided_json", "`guided_json` must be a JSON schema, as an object or as a string that holds one, "+
@@ -57,7 +61,7 @@ func guidedJSON(c *openai.Common) error {
 	return nil
 }
 
-// depth returns how deep valid JSON nests.
+// depth returns how deep valid JSON nests. It must not be called with anything else: it trusts that every string ends.
 func depth(raw []byte) int {
 	// Valid JSON needs no look at what the brackets belong to; strings are passed over.
 	deepest, now := 0, 0
@@ -79,7 +83,8 @@ func depth(raw []byte) int {
 	return deepest
 }
 
-// responseFormat checks the form asked for and that nothing else constrains the answer.
+// responseFormat checks the form asked for and that nothing else constrains the answer. Types beyond OpenAI's three are
+// refused: an answer in another form than the one asked for would be worse.
 func responseFormat(req *openai.ChatRequest) error {
 	f := req.ResponseFormat
 	if f == nil {
@@ -88,6 +93,7 @@ func responseFormat(req *openai.ChatRequest) error {
 	switch f.Type {
 	case "text":
 		return nil // any answer is text
+	// A constraint, checked below with the next.
 	case "json_object":
 	case "json_schema":
 		if err := jsonSchema(f.JSONSchema); err != nil {
@@ -110,6 +116,7 @@ func jsonSchema(s *openai.JSONSchema) error {
 	switch {
 	case s == nil:
 		return refuse(path, "`%s` must be an object with a name and a schema", path)
+	// OpenAI requires it, and a client written for it sends one.
 	case s.Name == "":
 		return refuse(path+".name", "`%s.name` must be a string that isn't empty", path)
 	case s.Schema == nil: // without one, json_object would have been meant

@@ -49,7 +49,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Chat checks a chat request.
+// Chat checks a chat request. It reads each field at most a few times and looks into schemas once: its time is linear
+// in the body.
 func Chat(req *openai.ChatRequest, opts Options) error {
 	opts = opts.withDefaults()
 	// The order decides which of several mistakes is reported: first what the request is, then its parts.
@@ -76,7 +77,8 @@ func Chat(req *openai.ChatRequest, opts Options) error {
 	return nil
 }
 
-// Completion checks a completion request.
+// Completion checks a completion request. All prompts of a batch are checked before any is tokenised: it is refused as
+// a whole.
 func Completion(req *openai.CompletionRequest, opts Options) error {
 	opts = opts.withDefaults()
 	// As in Chat the request's content comes first, then sampling.
@@ -85,6 +87,7 @@ func Completion(req *openai.CompletionRequest, opts Options) error {
 		func() error { return common(&req.Common, opts) },
 		// OpenAI's bound for completions is lower than for chat.
 		func() error { return within("logprobs", req.Logprobs, 0, 5) },
+		// A bound of its own comes ahead of those that depend on n.
 		func() error { return bestOf(req) },
 		func() error { return choices(req.N, req.Temperature, req.Prompt.Len(), opts) },
 	}
@@ -96,13 +99,15 @@ func Completion(req *openai.CompletionRequest, opts Options) error {
 	return nil
 }
 
-// refuse is the failure of a value that isn't allowed.
+// refuse is the failure of a value that isn't allowed. The param is the field to change; the message repeats it for
+// those who read only that.
 func refuse(param, format string, args ...any) error {
 	return fault.Bad(param, format, args...).WithCode("invalid_value")
 }
 
 // within checks that an integer lies between two bounds, both allowed.
 func within(name string, v *int64, low, high int64) error {
+	// Absent is always allowed: whoever needs a value fills in a default.
 	if v != nil && (*v < low || *v > high) {
 		return refuse(name, "`%s` must be from %d to %d, not %d", name, low, high, *v)
 	}
@@ -111,6 +116,7 @@ func within(name string, v *int64, low, high int64) error {
 
 // span checks that a number lies between two bounds; open excludes the lower one.
 func span(name string, v *float64, low, high float64, open bool) error {
+	// NaN can't come: JSON has none.
 	if v == nil || (*v > low || *v == low && !open) && *v <= high {
 		return nil
 	}

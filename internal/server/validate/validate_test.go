@@ -21,6 +21,7 @@ func chat(members string) error {
 	return chatBody(body + "}")
 }
 
+// chatBody does the same with a whole body.
 func chatBody(body string) error {
 	req, err := openai.DecodeChat([]byte(body), openai.DecodeOptions{})
 	if err != nil {
@@ -38,6 +39,7 @@ func completion(prompt, members string) error {
 	return completionBody(body + "}")
 }
 
+// completionBody does the same with a whole body.
 func completionBody(body string) error {
 	req, err := openai.DecodeCompletion([]byte(body), openai.DecodeOptions{})
 	if err != nil {
@@ -59,6 +61,10 @@ func check(t *testing.T, err error, param string) {
 	if !ok {
 		t.Fatalf("err = %v, want a fault about %s", err, param)
 	}
+	// Dynamo's form of an error has no place for the field: the message has to name it.
+	if root := strings.FieldsFunc(param, func(r rune) bool { return r == '.' || r == '[' })[0]; !strings.Contains(f.Message, root) {
+		t.Errorf("the message %q does not name %s", f.Message, root)
+	}
 	if f.Param != param || f.Kind != fault.BadRequest {
 		t.Errorf("param %q, kind %v (%s), want %q", f.Param, f.Kind, f.Message, param)
 	}
@@ -69,6 +75,7 @@ const (
 	named = `"tool_choice":{"type":"function","function":{"name":"f"}}`
 )
 
+// strictTool is the tools member with one strict tool of these parameters.
 func strictTool(parameters string) string {
 	return `"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":` + parameters + `}}]`
 }

@@ -33,13 +33,15 @@ type Options struct {
 	Log *slog.Logger // nil: slog.Default()
 }
 
+// How connections are made and kept; none of it needs to be set.
 const (
-	keepaliveTimeout = 10 * time.Second
-	dialTimeout      = 5 * time.Second
-	minBackoff       = 100 * time.Millisecond
-	maxBackoff       = 3 * time.Second
+	keepaliveTimeout = 10 * time.Second       // a ping without an answer for so long ends the connection
+	dialTimeout      = 5 * time.Second        // of one attempt
+	minBackoff       = 100 * time.Millisecond // wait after the first failure
+	maxBackoff       = 3 * time.Second        // and at most, doubling
 )
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if len(o.Endpoints) == 0 {
 		o.Endpoints = []string{"http://localhost:2379"}
@@ -62,9 +64,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// validate finds what can never work and returns the TLS configuration, nil without TLS.
+// validate finds what can never work and returns the TLS configuration, nil without TLS. It reads the TLS files, and
+// makes no connection.
 func (o Options) validate() (*tls.Config, error) {
+	// host:port has no scheme: it is TLS when there are TLS files, and plain otherwise.
 	secure := o.CAFile != "" || o.CertFile != "" || o.KeyFile != ""
+	// One https endpoint, or any TLS file, asks for a TLS configuration.
 	for _, e := range o.Endpoints {
 		if strings.TrimSpace(e) == "" {
 			return nil, errors.New("etcd endpoint is empty")
@@ -90,6 +95,7 @@ func (o Options) validate() (*tls.Config, error) {
 	if !secure {
 		return nil, nil
 	}
+	// Reading the files now finds a wrong path at the start instead of at the first reconnection.
 	info := transport.TLSInfo{TrustedCAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile}
 	cfg, err := info.ClientConfig()
 	if err != nil {
@@ -114,6 +120,7 @@ func (o Options) dial(ctx context.Context, tlsConfig *tls.Config) (*clientv3.Cli
 			MinConnectTimeout: dialTimeout,
 		})},
 	}
+	// Watches are silent for long; pings tell a quiet etcd from one behind a dead link.
 	if o.Keepalive > 0 {
 		cfg.DialKeepAliveTime, cfg.DialKeepAliveTimeout, cfg.PermitWithoutStream = o.Keepalive, keepaliveTimeout, true
 	}
@@ -124,7 +131,8 @@ func (o Options) dial(ctx context.Context, tlsConfig *tls.Config) (*clientv3.Cli
 	return client, nil
 }
 
-// pause waits before attempt n (counted from 0), longer each time within bounds. It reports false when ctx ended.
+// pause waits before attempt n (counted from 0), longer each time within bounds. It reports false when ctx ended. The
+// bound keeps workers that came with etcd from waiting long for the frontend.
 func pause(ctx context.Context, n int) bool {
 	d := minBackoff
 	for ; n > 0 && d < maxBackoff; n-- {

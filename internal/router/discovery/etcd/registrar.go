@@ -19,26 +19,29 @@ import (
 // closeTimeout bounds the revocation of the lease; without it the records go when the lease ends by itself.
 const closeTimeout = 3 * time.Second
 
+// errClosed is the failure of calls after Close.
 var errClosed = errors.New("the registrar is closed")
 
 // Registrar publishes the records of one worker under a lease. Safe for concurrent use. It connects, takes its lease and
 // starts a goroutine at the first call that needs them; Close ends them all. A lost lease is replaced and all records
 // are published again.
 type Registrar struct {
-	opts Options
-	tls  *tls.Config
+	opts Options     // with defaults
+	tls  *tls.Config // nil: without TLS
 
-	closed atomic.Bool
+	closed atomic.Bool                     // read without the lock, by calls that wait for etcd
 	keep   atomic.Pointer[lifecycle.Group] // nil until there is a lease
 
-	mu      sync.Mutex // held during calls to etcd, so that records and lease change together; guards what follows
-	client  *clientv3.Client
+	// mu is held during calls to etcd, so that records and lease change together; it guards what follows.
+	mu      sync.Mutex
+	client  *clientv3.Client  // nil: not connected yet, or closed
 	lease   clientv3.LeaseID  // 0: none
 	id      uint64            // the first lease's id, which the worker keeps as its own
 	records map[string][]byte // what ought to be published
 }
 
-// NewRegistrar checks the options, reads the TLS files, and returns a registrar. It doesn't connect.
+// NewRegistrar checks the options, reads the TLS files, and returns a registrar. It doesn't connect. An error is a
+// mistake in the options that no retry would cure.
 func NewRegistrar(opts Options) (*Registrar, error) {
 	opts = opts.withDefaults()
 	tlsConfig, err := opts.validate()
@@ -59,13 +62,15 @@ func (r *Registrar) InstanceID(ctx context.Context) (uint64, error) {
 	return r.id, nil
 }
 
-// Put publishes or replaces a record.
+// Put publishes or replaces a record. It returns once etcd has the record. The value is copied, and published again
+// should the lease be lost.
 func (r *Registrar) Put(ctx context.Context, key string, value []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.startLocked(ctx); err != nil {
 		return err
 	}
+	// Noted first, because putLocked reads it there; taken back when etcd refuses it.
 	r.records[key] = slices.Clone(value)
 	if err := r.putLocked(ctx, key); err != nil {
 		delete(r.records, key)
@@ -74,7 +79,8 @@ func (r *Registrar) Put(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Remove takes one of the registrar's records away.
+// Remove takes one of the registrar's records away. Keys of others are left alone. After a failure the record may stay
+// until the lease ends or is replaced.
 func (r *Registrar) Remove(ctx context.Context, key string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,6 +127,7 @@ func (r *Registrar) Close() error {
 	return errors.Join(errs...)
 }
 
+// stopKeeping ends the goroutine, if it runs, and waits for it.
 func (r *Registrar) stopKeeping() error {
 	if g := r.keep.Swap(nil); g != nil {
 		return g.Stop()
@@ -128,8 +135,9 @@ func (r *Registrar) stopKeeping() error {
 	return nil
 }
 
-// startLocked connects and takes the first lease, unless that has been done. The connection and the goroutine live until
-// Close, whatever becomes of ctx.
+// startLocked connects and takes the first lease, unless that has been done. The connection and the goroutine live
+// until Close, whatever becomes of ctx. An etcd that is away is tried again until the start time-out, a closed
+// registrar or the end of ctx.
 func (r *Registrar) startLocked(ctx context.Context) error {
 	if r.lease != 0 && !r.closed.Load() {
 		return nil
@@ -150,6 +158,7 @@ func (r *Registrar) startLocked(ctx context.Context) error {
 			return err
 		}
 	}
+	// Dynamo's workers do the same: a lease id is unique in the cluster.
 	r.id = uint64(r.lease)
 	keep := lifecycle.New(context.WithoutCancel(ctx))
 	r.keep.Store(keep)
@@ -157,6 +166,7 @@ func (r *Registrar) startLocked(ctx context.Context) error {
 	return nil
 }
 
+// connectLocked makes the client, once; it connects in the background and again after each loss.
 func (r *Registrar) connectLocked(ctx context.Context) error {
 	if r.client != nil {
 		return nil
@@ -169,6 +179,7 @@ func (r *Registrar) connectLocked(ctx context.Context) error {
 	return nil
 }
 
+// grantLocked takes a lease. etcd counts its time in whole seconds.
 func (r *Registrar) grantLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
 	defer cancel()
@@ -181,6 +192,7 @@ func (r *Registrar) grantLocked(ctx context.Context) error {
 	return nil
 }
 
+// putLocked publishes one of records under the present lease: when that ends, etcd deletes the key.
 func (r *Registrar) putLocked(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
 	defer cancel()
@@ -190,7 +202,8 @@ func (r *Registrar) putLocked(ctx context.Context, key string) error {
 	return nil
 }
 
-// keepLease renews the lease, and replaces it when it is lost, until ctx ends.
+// keepLease renews the lease, and replaces it when it is lost, until ctx ends. A lease that was renewed at all resets
+// the back-off: its loss is a new outage.
 func (r *Registrar) keepLease(ctx context.Context) error {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		r.mu.Lock()
@@ -215,7 +228,8 @@ func (r *Registrar) keepLease(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps the lease alive until it is lost or ctx ends, and reports whether it was renewed at all.
+// renew keeps the lease alive until it is lost or ctx ends, and reports whether it was renewed at all. The library
+// sends a keep-alive every third of the lease's time.
 func (r *Registrar) renew(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) (renewed bool) {
 	answers, err := client.KeepAlive(ctx, lease)
 	if err != nil {
@@ -227,7 +241,8 @@ func (r *Registrar) renew(ctx context.Context, client *clientv3.Client, lease cl
 	return renewed
 }
 
-// republish takes a new lease and publishes every record under it.
+// republish takes a new lease and publishes every record under it. Either all of it succeeds, or the next attempt
+// begins with a further lease; etcd drops the records of half an attempt with theirs.
 func (r *Registrar) republish(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -30,15 +30,16 @@ var (
 	errWatchClosed  = errors.New("the watch was closed")
 )
 
-// Source watches the discovery records in etcd. Each Run has a connection of its own.
+// Source watches the discovery records in etcd. Each Run has a connection of its own. Safe for concurrent use.
 type Source struct {
-	opts Options
-	tls  *tls.Config
+	opts Options     // with defaults
+	tls  *tls.Config // nil: without TLS
 }
 
 var _ router.Source = (*Source)(nil)
 
-// New checks the options, reads the TLS files, and returns a source. It doesn't connect.
+// New checks the options, reads the TLS files, and returns a source. It doesn't connect. An error is a mistake in the
+// options that no retry would cure.
 func New(opts Options) (*Source, error) {
 	opts = opts.withDefaults()
 	tlsConfig, err := opts.validate()
@@ -54,6 +55,7 @@ func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 	f := &follower{opts: s.opts, emit: emit}
 	deadline := time.Now().Add(s.opts.StartTimeout)
 	for attempt := 0; ; attempt++ {
+		// A new client for each round: credentials are checked when it is made.
 		client, err := s.opts.dial(ctx, s.tls)
 		if err == nil {
 			err = f.sessions(ctx, client, deadline)
@@ -72,7 +74,8 @@ func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 	}
 }
 
-// refused reports whether the server turned the credentials down, so that trying again can't help.
+// refused reports whether the server turned the credentials down, so that trying again can't help. A server without
+// authentication, asked to check a password, counts as well.
 func refused(err error) bool {
 	if err == nil {
 		return false
@@ -86,15 +89,17 @@ func refused(err error) bool {
 	return false
 }
 
-// follower is the state of one Run; emit and the fields are used by one goroutine at a time.
+// follower is the state of one Run; emit and the fields are used by one goroutine at a time. A new one is made for
+// every Run, so that a second Run begins as the first did.
 type follower struct {
 	opts   Options
-	emit   func(router.Change)
-	listed bool // etcd has answered once
-	away   bool // an outage has been logged
+	emit   func(router.Change) // the caller's
+	listed bool                // etcd has answered once
+	away   bool                // an outage has been logged
 }
 
-// outage logs the beginning of an outage; its repetitions are not news.
+// outage logs the beginning of an outage; its repetitions are not news. Its end is logged by the session that lists
+// again.
 func (f *follower) outage(err error) {
 	if !f.away {
 		f.away = true
@@ -111,12 +116,14 @@ func (f *follower) sessions(ctx context.Context, client *clientv3.Client, deadli
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		// The caller decides whether this is the end or an outage.
 		case refused(err), !f.listed && time.Now().After(deadline):
 			return err
 		case errors.Is(err, errCompacted):
 			continue // nothing is wrong with etcd
 		}
 		f.outage(err)
+		// A session that got that far shows that etcd answers: waiting starts over.
 		if listed {
 			attempt = 0
 		}
@@ -134,6 +141,7 @@ func (f *follower) session(parent context.Context, client *clientv3.Client) (lis
 	// Without a leader the member at the other end knows no news: better to be told.
 	ctx = clientv3.WithRequireLeader(ctx)
 
+	// Listed and watched from one revision: etcd keeps the history between, so nothing is missed.
 	full, revision, err := f.list(ctx, client)
 	if err != nil {
 		return false, err
@@ -156,10 +164,11 @@ func (f *follower) session(parent context.Context, client *clientv3.Client) (lis
 	return true, f.follow(ctx, client, revision)
 }
 
-// list reads both buckets at one revision.
+// list reads both buckets at one revision. The revision is that of the listing: a watch goes on with the next one.
 func (f *follower) list(ctx context.Context, client *clientv3.Client) (router.Change, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.RequestTimeout)
 	defer cancel()
+	// One transaction: a worker's instance and its card are seen together or not at all.
 	resp, err := client.Txn(ctx).Then(
 		clientv3.OpGet(router.BucketInstances+"/", clientv3.WithPrefix()),
 		clientv3.OpGet(router.BucketModels+"/", clientv3.WithPrefix()),
@@ -180,6 +189,7 @@ func (f *follower) list(ctx context.Context, client *clientv3.Client) (router.Ch
 func (f *follower) follow(parent context.Context, client *clientv3.Client, revision int64) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel() // ends both watches
+	// Fragments let a burst of events be larger than one message of gRPC.
 	watch := func(bucket string) clientv3.WatchChan {
 		return client.Watch(ctx, bucket+"/", clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithFragment())
 	}
@@ -196,8 +206,10 @@ func (f *follower) follow(parent context.Context, client *clientv3.Client, revis
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		// etcd has thrown away what came after our revision: only a new listing helps.
 		case resp.CompactRevision != 0:
 			return errCompacted
+		// Refused credentials, among others.
 		case resp.Err() != nil:
 			return fmt.Errorf("watch: %w", resp.Err())
 		case !open || resp.Canceled:
@@ -210,13 +222,14 @@ func (f *follower) follow(parent context.Context, client *clientv3.Client, revis
 }
 
 // change gathers events, in their order, into one change. A key that was deleted and put again is in both lists: its
-// old record ended.
+// old record ended. One response of a watch holds all events of a revision, or of several.
 func change(events []*clientv3.Event) router.Change {
 	var c router.Change
 	at := map[string]int{} // key → index in c.Put
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		i, known := at[key]
+		// Deletions come first when a change is applied, so a put before one must not be among the puts.
 		if ev.Type == mvccpb.DELETE {
 			if known {
 				c.Put[i].Key = "" // dropped below
@@ -232,6 +245,7 @@ func change(events []*clientv3.Event) router.Change {
 		at[key] = len(c.Put)
 		c.Put = append(c.Put, router.Record{Key: key, Value: ev.Kv.Value})
 	}
+	// The order of the rest stays.
 	kept := c.Put[:0]
 	for _, r := range c.Put {
 		if r.Key != "" {

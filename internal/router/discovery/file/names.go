@@ -10,9 +10,11 @@ import (
 // tempPrefix marks files that are being written; they become records by a link or a rename.
 const tempPrefix = ".tmp_"
 
+// upperHex are the digits of escapes; Dynamo's writers use capitals, so names are the same from either.
 const upperHex = "0123456789ABCDEF"
 
 // encode returns the file name of a key within its bucket: every byte other than an ASCII letter or digit is escaped.
+// The slashes between a key's parts are escaped too, so that a bucket is one flat folder.
 func encode(key string) string {
 	var b strings.Builder
 	for i := range len(key) {
@@ -29,7 +31,8 @@ func encode(key string) string {
 }
 
 // decode is the inverse of encode. It takes unescaped bytes as they are and hexadecimal digits of either case, but no
-// hidden file: those are other people's temporary files and locks.
+// hidden file: those are other people's temporary files and locks. ok is false for names that are no records; nothing
+// is reported of them.
 func decode(name string) (key string, ok bool) {
 	if name == "" || name[0] == '.' {
 		return "", false
@@ -43,6 +46,7 @@ func decode(name string) (key string, ok bool) {
 			out = append(out, name[i])
 			continue
 		}
+		// An escape that is cut off, or with other digits, is nobody's record.
 		if i+2 >= len(name) {
 			return "", false
 		}
@@ -56,6 +60,7 @@ func decode(name string) (key string, ok bool) {
 	return string(out), true
 }
 
+// unhex returns a digit's value, -1 for what is no digit.
 func unhex(c byte) int {
 	switch {
 	case '0' <= c && c <= '9':
@@ -68,7 +73,8 @@ func unhex(c byte) int {
 	return -1
 }
 
-// path returns the file of a full key such as v1/instances/ns/comp/ep/1f.
+// path returns the file of a full key such as v1/instances/ns/comp/ep/1f. ok is false for keys in other buckets, and
+// for a bucket itself.
 func path(root, key string) (dir, name string, ok bool) {
 	for _, bucket := range []string{router.BucketInstances, router.BucketModels} {
 		if rest, found := strings.CutPrefix(key, bucket+"/"); found && rest != "" {

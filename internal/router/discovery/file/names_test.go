@@ -2,6 +2,7 @@ package file
 
 import "testing"
 
+// TestNames: the names are those that Dynamo's own writers give.
 func TestNames(t *testing.T) {
 	for _, tc := range []struct{ key, name string }{
 		{"dynamo/backend/generate/f751fd8f43b1a835", "dynamo%2Fbackend%2Fgenerate%2Ff751fd8f43b1a835"},

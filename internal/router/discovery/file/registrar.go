@@ -22,13 +22,14 @@ import (
 // minTouch bounds how often files are touched.
 const minTouch = time.Second
 
+// errClosed is the failure of a Put after Close.
 var errClosed = errors.New("the registrar is closed")
 
 // Registrar publishes the records of one worker in a folder and keeps them alive. Safe for concurrent use. It starts a
 // goroutine with the first record; Close ends it.
 type Registrar struct {
-	opts Options
-	id   uint64
+	opts Options // with defaults
+	id   uint64  // of the instance
 
 	mu     sync.Mutex
 	owned  map[string]record // guarded by mu; by path
@@ -36,6 +37,7 @@ type Registrar struct {
 	closed bool              // guarded by mu
 }
 
+// record is a file of ours: where it stands, and what it says.
 type record struct {
 	dir, name string
 	value     []byte
@@ -44,7 +46,8 @@ type record struct {
 // NewRegistrar returns a registrar with a random instance id over the folder, with default options.
 func NewRegistrar(root string) *Registrar { return NewRegistrarWith(Options{Root: root}) }
 
-// NewRegistrarWith returns a registrar whose records live for opts.TTL after each touch.
+// NewRegistrarWith returns a registrar whose records live for opts.TTL after each touch. The folder is made with the
+// first record.
 func NewRegistrarWith(opts Options) *Registrar {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: the runtime ends the program instead
@@ -78,7 +81,7 @@ func (r *Registrar) Put(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Remove takes one of the registrar's records away.
+// Remove takes one of the registrar's records away. Files of others are left alone.
 func (r *Registrar) Remove(_ context.Context, key string) error {
 	dir, name, ok := path(r.opts.Root, key)
 	if !ok {
@@ -90,6 +93,7 @@ func (r *Registrar) Remove(_ context.Context, key string) error {
 	if _, mine := r.owned[file]; !mine {
 		return nil
 	}
+	// Forgotten before it is removed: a touch in between would publish it again.
 	delete(r.owned, file)
 	return removeFile(file)
 }
@@ -111,6 +115,7 @@ func (r *Registrar) Close() error {
 	return errors.Join(errs...)
 }
 
+// removeFile deletes a file; one that is gone already is no failure, since readers delete what they take for dead.
 func removeFile(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove record: %w", err)
@@ -118,6 +123,7 @@ func removeFile(file string) error {
 	return nil
 }
 
+// touchLoop renews the records until ctx ends: three times in their lifetime, so that two touches may be late.
 func (r *Registrar) touchLoop(ctx context.Context) error {
 	tick := time.NewTicker(max(r.opts.TTL/3, minTouch))
 	defer tick.Stop()
@@ -132,11 +138,13 @@ func (r *Registrar) touchLoop(ctx context.Context) error {
 }
 
 // touch renews every record. One that is gone (its folder was removed, or a reader took it for dead) is published anew.
+// A failure is logged and tried again with the next tick.
 func (r *Registrar) touch(log *slog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	for _, file := range slices.Sorted(maps.Keys(r.owned)) {
+		// The zero access time leaves that as it is.
 		err := os.Chtimes(file, time.Time{}, now)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = r.owned[file].publish()
@@ -147,13 +155,15 @@ func (r *Registrar) touch(log *slog.Logger) {
 	}
 }
 
-// publish writes the record beside its place and moves it there.
+// publish writes the record beside its place and moves it there. A rename within a folder is atomic (POSIX): readers
+// see the old file or the new one.
 func (r record) publish() error {
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return fmt.Errorf("create folder: %w", err)
 	}
 	var b [8]byte
 	_, _ = rand.Read(b[:])
+	// A random name, so that writers in one folder don't meet.
 	temp := filepath.Join(r.dir, tempPrefix+hex.EncodeToString(b[:]))
 	if err := os.WriteFile(temp, r.value, 0o644); err != nil {
 		return errors.Join(fmt.Errorf("write: %w", err), removeFile(temp))

@@ -44,6 +44,7 @@ type Options struct {
 	Log    *slog.Logger  // nil: slog.Default()
 }
 
+// withDefaults fills in what was left open.
 func (o Options) withDefaults() Options {
 	if o.Root == "" {
 		o.Root = filepath.Join(os.TempDir(), "dynamo_store_kv")
@@ -69,8 +70,9 @@ var _ router.Source = (*Source)(nil)
 // New returns a source over the folder; it need not exist.
 func New(opts Options) *Source { return &Source{opts.withDefaults()} }
 
-// Run implements router.Source: it follows the folder until ctx ends, and then returns nil. Records past their time
-// are gone at once; their files are deleted, as every reader of such a folder does.
+// Run implements router.Source: it follows the folder until ctx ends, and then returns nil. Records past their time are
+// gone at once; their files are deleted, as every reader of such a folder does. A folder can't be so wrong that Run
+// fails: what isn't there may come.
 func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 	w := &watch{opts: s.opts, log: s.opts.Log, seen: map[string]*seen{}, dirty: map[string]bool{}, bucket: map[string]*bucketDir{}}
 	for _, b := range []string{router.BucketInstances, router.BucketModels} {
@@ -88,35 +90,39 @@ func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 
 // watch is the state of one Run; one goroutine uses it.
 type watch struct {
-	opts   Options
+	opts   Options // with defaults
 	log    *slog.Logger
-	notify *fsnotify.Watcher // nil: scanning alone
-	bucket map[string]*bucketDir
-	seen   map[string]*seen // by key
-	dirty  map[string]bool  // paths reported as written since the last scan: read even if they look the same
-	listed bool             // the first, full change has been emitted
+	notify *fsnotify.Watcher     // nil: scanning alone
+	bucket map[string]*bucketDir // by name of the bucket
+	seen   map[string]*seen      // by key
+	dirty  map[string]bool       // paths reported as written since the last scan: read even if they look the same
+	listed bool                  // the first, full change has been emitted
 }
 
+// bucketDir is the folder of one bucket, which may come and go.
 type bucketDir struct {
-	name, path string
+	name, path string      // v1/instances, and where it is
 	watched    fs.FileInfo // the folder that is being watched; nil: none
 	failing    bool        // unreadable, reported
 }
 
 // seen is a file at its last reading.
 type seen struct {
-	bucket string
-	info   fs.FileInfo
-	value  []byte
-	sent   bool // the value has been emitted; a file still being written is seen but not sent
+	bucket string      // whose folder it is in
+	info   fs.FileInfo // as it was then: identity, time and size tell whether to read again
+	value  []byte      // what was emitted last; nil: nothing
+	sent   bool        // the value has been emitted; a file still being written is seen but not sent
 }
 
+// run scans when a file changes, when a record's time is up, and at the latest after Options.Rescan.
 func (w *watch) run(ctx context.Context, emit func(router.Change)) error {
+	// Nil channels, which never deliver, stand for a watcher that couldn't be made.
 	var events <-chan fsnotify.Event
 	var failures <-chan error
 	if w.notify != nil {
 		events, failures = w.notify.Events, w.notify.Errors
 	}
+	// The first scan is due at once.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	hurried := false // the timer is set to settle; a steady flow of events must not put the scan off again and again
@@ -136,6 +142,7 @@ func (w *watch) run(ctx context.Context, emit func(router.Change)) error {
 				w.dirty[ev.Name] = true
 				soon()
 			}
+		// The kernel's queue has overflown, most likely: what was lost is found by looking.
 		case err := <-failures:
 			w.log.Debug("file notifications lost, scanning", "error", err)
 			soon()
@@ -150,20 +157,24 @@ func (w *watch) run(ctx context.Context, emit func(router.Change)) error {
 	}
 }
 
-// scan compares the folders with what was seen and returns the difference and when to look again.
+// scan compares the folders with what was seen and returns the difference and when to look again. A folder that can't
+// be read contributes nothing, and its records stay.
 func (w *watch) scan(now time.Time) (c router.Change, next time.Duration) {
 	next = w.opts.Rescan
 	for _, name := range []string{router.BucketInstances, router.BucketModels} {
 		w.scanBucket(w.bucket[name], now, &c, &next)
 	}
 	clear(w.dirty)
+	// The first change is complete by definition; what the sink knew before is none of ours.
 	if !w.listed {
 		w.listed, c.Full, c.Removed = true, true, nil
 	}
 	slices.Sort(c.Removed)
+	// Never at once: a clock that jumps must not make this a busy loop.
 	return c, max(next, settle)
 }
 
+// scanBucket adds a folder's differences to c, and shortens next to when its first record is due.
 func (w *watch) scanBucket(b *bucketDir, now time.Time, c *router.Change, next *time.Duration) {
 	w.follow(b) // before reading, so that nothing falls between
 	entries, err := os.ReadDir(b.path)
@@ -183,6 +194,7 @@ func (w *watch) scanBucket(b *bucketDir, now time.Time, c *router.Change, next *
 	for _, e := range entries {
 		w.scanEntry(b, e, now, present, c, next)
 	}
+	// What was seen and is no longer there has been removed, or has expired just now.
 	for key, s := range w.seen {
 		if _, ok := present[key]; !ok && s.bucket == b.name {
 			delete(w.seen, key)
@@ -207,6 +219,7 @@ func (w *watch) scanEntry(b *bucketDir, e fs.DirEntry, now time.Time, present ma
 		return // deleted meanwhile
 	}
 	file := filepath.Join(b.path, e.Name())
+	// Temporary files of writers that died expire like records.
 	if now.Sub(info.ModTime()) > w.opts.TTL {
 		if info = w.expire(file); info == nil {
 			return
@@ -223,7 +236,7 @@ func (w *watch) scanEntry(b *bucketDir, e fs.DirEntry, now time.Time, present ma
 }
 
 // read adds the file to the change if its content is new. A file that vanishes between listing and reading is left to
-// the next scan.
+// the next scan. age is the time since the last write or touch, by which a half-written file is told from a broken one.
 func (w *watch) read(b *bucketDir, key, file string, info fs.FileInfo, age time.Duration, c *router.Change) {
 	old := w.seen[key]
 	if old != nil && !w.dirty[file] && os.SameFile(old.info, info) &&
@@ -247,6 +260,7 @@ func (w *watch) read(b *bucketDir, key, file string, info fs.FileInfo, age time.
 		}
 		return
 	}
+	// A touch changes the time and not the value, which is no change to anybody.
 	same := old != nil && old.sent && string(old.value) == string(value)
 	w.seen[key] = &seen{bucket: b.name, info: info, value: value, sent: true}
 	if !same {
@@ -254,8 +268,9 @@ func (w *watch) read(b *bucketDir, key, file string, info fs.FileInfo, age time.
 	}
 }
 
-// expire deletes a file whose owner is gone and returns nil, or what the file is now: the owner may have touched it since
-// the listing, and then it stays.
+// expire deletes a file whose owner is gone and returns nil, or what the file is now: the owner may have touched it
+// since the listing, and then it stays. Deleting is left to whoever comes first; that the file is gone already is no
+// failure.
 func (w *watch) expire(file string) fs.FileInfo {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -274,7 +289,7 @@ func (w *watch) expire(file string) fs.FileInfo {
 }
 
 // follow keeps the notification on the folder that now stands at the path: it may have been created, or replaced, since
-// the last scan.
+// the last scan. Watches belong to a folder's identity, not to its path.
 func (w *watch) follow(b *bucketDir) {
 	if w.notify == nil {
 		return
@@ -295,6 +310,7 @@ func (w *watch) follow(b *bucketDir) {
 	b.watched = info
 }
 
+// drop ends the notification, if there is one.
 func (b *bucketDir) drop(notify *fsnotify.Watcher) {
 	if b.watched == nil {
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 )
 
+// errClosed is the failure of a Put after Close.
 var errClosed = errors.New("the registrar is closed")
 
 // Source holds records and tells everybody who runs it of each change. The zero value is not usable; all methods are
@@ -70,6 +71,7 @@ func (s *Source) Remove(key string) {
 	}
 }
 
+// note keeps what happened to a key and wakes the reader. The lock of the Source must be held.
 func (r *reader) note(key string, st step) {
 	r.pending[key] = st
 	select {
@@ -86,6 +88,7 @@ func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 	for _, key := range slices.Sorted(maps.Keys(s.records)) {
 		full.Put = append(full.Put, router.Record{Key: key, Value: s.records[key]})
 	}
+	// Registered under the same lock as the listing was made: no change falls between them.
 	s.readers[r] = struct{}{}
 	s.mu.Unlock()
 	defer func() {
@@ -94,6 +97,7 @@ func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 		delete(s.readers, r)
 	}()
 
+	// Never under the lock: emit may take its time, and may itself put records.
 	emit(full)
 	for {
 		select {
@@ -126,8 +130,8 @@ func (s *Source) take(r *reader) router.Change {
 // Registrar publishes the records of one worker in a Source and takes them away when it is closed. Safe for concurrent
 // use.
 type Registrar struct {
-	source *Source
-	id     uint64
+	source *Source // shared with others
+	id     uint64  // of the instance
 
 	mu     sync.Mutex
 	keys   map[string]struct{} // guarded by mu

@@ -1,0 +1,350 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
+)
+
+// Migration says what becomes of requests whose worker is lost while it answers: they go on at another worker, which
+// takes prompt and answer so far for its prompt. The zero value leaves them to fail.
+type Migration struct {
+	Limit     int // how often one request may go on elsewhere; 0: never
+	MaxSeqLen int // tokens of prompt and answer beyond which a request stays where it is; 0: no bound
+}
+
+// move is what a request needs to go on at another worker. It belongs to the leg, whose decoder and stops know nothing
+// of the change: they see one sequence of tokens.
+//
+// Until the first output the request is held as it was sent, and any request may begin anew elsewhere. From then on
+// only what a continuation needs is held: 4 bytes for each token of the prompt, 4 to 8 for each of the answer, and the
+// settings, which are small. A request that can't be continued holds nothing then.
+type move struct {
+	call    *router.Call    // as first dispatched
+	request *worker.Request // nil: a Text worker's
+	bound   int             // tokens that may be held; 0: any number
+	left    int             // how often the request may still go on elsewhere
+	stays   string          // why it can't be continued once its answer has begun; empty: it can
+
+	overlong prometheus.Counter // requests that became too long to move; nil without a bound
+
+	begun     bool     // an output or an annotation has been passed on
+	generated []uint32 // the answer so far
+	excluded  []uint64 // instances that failed this request
+	refused   int      // instances that the last Dispatch tried in vain
+	full      bool     // all failures so far came of workers at capacity
+}
+
+// newMove returns what is needed to move a request about to be dispatched with call, or nil when it is not to be moved.
+func (p *Pipeline) newMove(req *Prepared, prompt int, call *router.Call) *move {
+	if p.migration.Limit <= 0 || req.Pin != nil {
+		return nil
+	}
+	m := &move{call: call, bound: p.migration.MaxSeqLen, left: p.migration.Limit, full: true}
+	if prompt >= len(req.Requests) {
+		m.stays = "the worker doesn't say which tokens it has generated"
+	} else {
+		m.request = req.Requests[prompt]
+		m.stays = fixed(m.request, req.Choices)
+		if m.bound > 0 {
+			m.overlong = p.migrations.tooLong.WithLabelValues(req.Model)
+		}
+		if m.tooLong() {
+			m.overlong.Inc()
+			return nil
+		}
+	}
+	call.Failed = m.failed
+	return m
+}
+
+// fixed says why a request can't be continued by another worker from its tokens alone; empty: it can. In each case
+// there is state that only the lost worker had.
+func fixed(q *worker.Request, choices int) string {
+	s := &q.Sampling
+	switch {
+	case choices > 1 || s.BestOf != nil && *s.BestOf > 1 || isOn(s.UseBeamSearch):
+		return "several choices are generated together"
+	case len(s.GuidedDecoding) > 0:
+		return "guided decoding would start over in the middle of its grammar"
+	case nonZero(s.PresencePenalty) || nonZero(s.FrequencyPenalty):
+		return "penalties count the tokens a worker has generated itself"
+	case q.Stop.MaxThinkingTokens != nil:
+		return "the worker counts the tokens of its thinking"
+	case q.PromptEmbeds != "":
+		return "the prompt is no tokens"
+	}
+	return ""
+}
+
+// nonZero is false for absent and zero alike.
+func nonZero(v *float64) bool { return v != nil && *v != 0 }
+
+// tooLong reports whether there are more tokens than may be held.
+func (m *move) tooLong() bool {
+	return m.bound > 0 && len(m.request.TokenIDs)+len(m.generated) > m.bound
+}
+
+// failed notes an instance that Dispatch tried in vain. One at capacity may have room when the request comes by again.
+func (m *move) failed(instanceID uint64, err error) {
+	m.refused++
+	if fault.KindOf(err) == fault.Overloaded {
+		return
+	}
+	m.full = false
+	m.excluded = append(m.excluded, instanceID)
+}
+
+// maxKept bounds the settings of a request that are held while its answer is under way. Beyond it are media that came
+// inside the request; holding those for every stream would cost more than the rare move is worth.
+const maxKept = 1 << 20
+
+// begin is called with the first output. What it keeps of the request refers to nothing of the body it came in.
+func (m *move) begin() {
+	m.begun = true
+	m.call.TokenIDs, m.call.Body = nil, nil
+	if m.stays != "" {
+		return
+	}
+	q, kept := *m.request, 0
+	for _, raw := range []*json.RawMessage{
+		&q.MultiModalData, &q.MultiModalUUIDs, &q.RouterOverride, &q.PrefillResult, &q.BootstrapInfo, &q.ExtraArgs,
+		&q.Router, &q.AgentContext, &q.MMProcessorKwargs, &q.MediaIOKwargs, &q.MMRoutingInfo, &q.EncoderResult,
+		&q.MigrationLink, &q.KVHint, &q.Routing.Constraints,
+	} {
+		kept += len(*raw)
+		*raw = bytes.Clone(*raw)
+	}
+	if m.request = &q; kept > maxKept {
+		m.stays = "its media are too large to be held"
+	}
+}
+
+// note takes down an output that the leg has consumed.
+func (m *move) note(o *worker.Output) {
+	if o.HasText && m.stays == "" {
+		// What its detokeniser and its stop strings hold back is in no token.
+		m.stays = "the worker makes the text itself"
+	}
+	if m.stays != "" {
+		return
+	}
+	if m.generated == nil {
+		m.generated = make([]uint32, 0, 64)
+	}
+	m.generated = append(m.generated, o.TokenIDs...)
+	if m.tooLong() {
+		m.stays = "it has become too long"
+		m.overlong.Inc()
+	}
+}
+
+// begin tells that the client is about to see something of the answer.
+func (l *leg) begin() {
+	if l.move != nil && !l.move.begun {
+		l.move.begin()
+		l.settle()
+	}
+}
+
+// note takes down what was generated, for as long as the request can go on elsewhere.
+func (l *leg) note(o *worker.Output) {
+	if l.begin(); l.move != nil {
+		l.move.note(o)
+		l.settle()
+	}
+}
+
+// settle lets go of what is held for a move once there can't be any.
+func (l *leg) settle() {
+	if l.move.stays != "" {
+		l.move, l.stays = nil, l.move.stays
+	}
+}
+
+// counted is a worker's own count as it would be had the worker written all of the answer.
+func (l *leg) counted(u *worker.Usage) *worker.Usage {
+	if u == nil || l.moved == 0 || u.PromptTokens < l.moved {
+		return u
+	}
+	l.usage = *u // the worker's is in an item that isn't ours to change
+	l.usage.PromptTokens -= l.moved
+	l.usage.CompletionTokens += l.moved
+	if u.CachedTokens != nil {
+		// Of what is cached the prompt comes first, the answer so far behind it.
+		cached := min(*u.CachedTokens, l.usage.PromptTokens)
+		l.usage.CachedTokens = &cached
+	}
+	return &l.usage
+}
+
+// next describes the request to the router once more, with what was generated as part of the prompt and the budgets
+// less by as much.
+func (m *move) next() *router.Call {
+	c := *m.call
+	c.Exclude = m.excluded
+	if m.request == nil {
+		return &c
+	}
+	q := *m.request
+	if m.begun { // what was asked to come along with the answer has come
+		q.Annotations = []string{}
+	}
+	if n := len(m.generated); n > 0 {
+		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
+		q.Stop.MaxTokens, q.Stop.MinTokens = less(q.Stop.MaxTokens, n), less(q.Stop.MinTokens, n)
+	}
+	c.TokenIDs, c.Body = q.TokenIDs, q.Append
+	return &c
+}
+
+// less takes n off a budget, down to nothing.
+func less(budget *uint32, n int) *uint32 {
+	if budget == nil {
+		return nil
+	}
+	left := uint32(max(int64(*budget)-int64(n), 0))
+	return &left
+}
+
+// spent reports whether the worker was lost between its last token and saying so.
+func (m *move) spent() bool {
+	if m.request == nil || m.request.Stop.MaxTokens == nil || len(m.generated) == 0 {
+		return false
+	}
+	return len(m.generated) >= int(*m.request.Stop.MaxTokens)
+}
+
+// read reads an answer to its end, at as many workers as it takes.
+func (p *Pipeline) read(ctx context.Context, req *Prepared, l *leg, stream router.Stream) error {
+	for {
+		l.instance = stream.Instance()
+		// All items are handled in here, on this goroutine; a slow sink slows the worker's stream and nobody else.
+		err := stream.Each(l.item)
+		if err == nil {
+			// Only a complete stream is closed in good order.
+			return l.end()
+		}
+		if ctx.Err() != nil || !isLost(err) {
+			return err
+		}
+		// Every choice has its finish reason: nothing is missing but the end mark.
+		if !l.raw && l.open == 0 {
+			return l.end()
+		}
+		if l.move == nil {
+			if l.stays != "" {
+				p.log.Warn("answer broken off: it can't go on at another worker", "request_id", req.Meta.RequestID,
+					"worker", l.instance.Hex(), "why", l.stays, "error", err)
+			}
+			return err
+		}
+		if l.move.spent() {
+			return l.output(&worker.Output{FinishReason: worker.FinishLength})
+		}
+		// Told to stop and counted out before another has the request.
+		_ = stream.Close()
+		if stream, err = p.migrate(ctx, req, l, err); err != nil {
+			return err
+		}
+		defer stream.Close() // as many as the limit allows
+	}
+}
+
+// migrate sends a request whose worker was lost to another one, and returns the stream of what is left of its answer.
+func (p *Pipeline) migrate(ctx context.Context, req *Prepared, l *leg, lost error) (router.Stream, error) {
+	m, began := l.move, time.Now()
+	// A busy worker that gave a request up is as bad as a lost one: it would only do so again.
+	m.full = m.full && fault.KindOf(lost) == fault.Overloaded
+	m.excluded = append(m.excluded, l.instance.InstanceID)
+	if m.left == 0 {
+		p.log.Warn("worker lost, and the request has moved often enough", "request_id", req.Meta.RequestID,
+			"worker", l.instance.Hex(), "tokens", len(m.generated), "error", lost)
+		return nil, lost
+	}
+	m.left--
+	stream, err := p.dispatch(ctx, m.next())
+	p.migrations.ongoing(req.Model, outcomeOf(ctx, err), time.Since(began))
+	if err != nil {
+		p.log.Warn("worker lost, and no other goes on", "request_id", req.Meta.RequestID,
+			"worker", l.instance.Hex(), "tokens", len(m.generated), "error", lost, "others", err)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, m.abandoned(lost, err)
+	}
+	l.moved = len(m.generated)
+	p.log.Warn("worker lost, another goes on", "request_id", req.Meta.RequestID, "worker", l.instance.Hex(),
+		"next", stream.Instance().Hex(), "tokens", l.moved, "error", lost)
+	if l.span.IsRecording() {
+		l.span.AddEvent("migrated", trace.WithAttributes(
+			attribute.String("portico.worker.instance_id", stream.Instance().Hex()),
+			attribute.Int("portico.tokens", l.moved)))
+	}
+	return stream, nil
+}
+
+// abandoned is the failure of a request that was to go on elsewhere and couldn't: lost is why, err what Dispatch says.
+func (m *move) abandoned(lost, err error) error {
+	why, others := fault.From(lost), fault.From(err)
+	switch {
+	case others.Kind == fault.Overloaded:
+		return others.Because(errors.Join(lost, err)) // tells the client when to come back
+	case m.full:
+		return why
+	}
+	f := fault.New(fault.Unavailable, "%s, and no other worker is left to go on", why.Message)
+	f.Origin = fault.FromTransport
+	return f.Because(errors.Join(lost, err))
+}
+
+// isLost reports whether a failure is one of the worker that another worker may not share: a broken connection, a
+// silence, or an engine that says that it is going down or can take no more.
+func isLost(err error) bool {
+	lost, barred := false, false
+	// Failures form a tree: a fault has a cause, and joined errors several.
+	for queue := []error{err}; len(queue) > 0; {
+		e := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		switch e := e.(type) { //nolint:errorlint // the tree is walked here
+		case *fault.Error:
+			lost = lost || e.Origin == fault.FromTransport
+		case *worker.Error:
+			lost, barred = lost || lostReasons[e.Reason], barred || barredReasons[e.Reason]
+		}
+		switch e := e.(type) { //nolint:errorlint // likewise
+		case interface{ Unwrap() error }:
+			if cause := e.Unwrap(); cause != nil {
+				queue = append(queue, cause)
+			}
+		case interface{ Unwrap() []error }:
+			queue = append(queue, e.Unwrap()...)
+		}
+	}
+	return lost && !barred
+}
+
+// The worker protocol's reasons that allow a move, and those that forbid it wherever they stand in the chain of causes.
+var (
+	lostReasons = map[string]bool{
+		"transport.cannot_connect": true, "transport.disconnected": true, "transport.connection_timeout": true,
+		"backend.cannot_connect": true, "backend.disconnected": true, "backend.connection_timeout": true,
+		"backend.response_timeout": true, "backend.engine_shutdown": true, "backend.stream_incomplete": true,
+		"backend.worker_unavailable": true, "capacity.worker_overloaded": true,
+	}
+	barredReasons = map[string]bool{
+		"request.cancelled": true, "request.deadline_exceeded": true, "backend.cancelled": true,
+		"capacity.exhausted": true, "capacity.pool_exhausted": true,
+	}
+)

@@ -1,0 +1,145 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/portico-llm/portico/internal/testkit"
+)
+
+// dial opens a connection to s that fails reads and writes after some seconds.
+func (s *stack) dial(tb testing.TB) net.Conn {
+	tb.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+// TestContentEncoding checks that a packed body is refused as that, and not as bad JSON.
+func TestContentEncoding(t *testing.T) {
+	s := start(t, testkit.Play(hello), nil)
+	for encoding, want := range map[string]int{"gzip": 415, "br": 415, "identity": 200, "Identity": 200} {
+		res, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody, "Content-Encoding", encoding)
+		if res.StatusCode != want || want == 415 && !strings.Contains(body, "Content-Encoding "+encoding+" is not supported") {
+			t.Errorf("%s: %d %s", encoding, res.StatusCode, body)
+		}
+	}
+}
+
+// TestPromisedBody checks that a client gets no memory for a body that it only promises.
+func TestPromisedBody(t *testing.T) {
+	s := start(t, testkit.Play(hello), nil)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range 20 {
+		c := s.dial(t)
+		fmt.Fprint(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+			"Content-Length: 40000000\r\nExpect: 100-continue\r\n\r\n")
+		if _, err := bufio.NewReader(c).ReadString('\n'); err != nil { // 100: the handler is reading
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if grown := after.HeapAlloc - before.HeapAlloc; grown > 100<<20 {
+		t.Errorf("20 connections take %d MiB", grown>>20)
+	}
+}
+
+// TestLargeBody checks that a body that grows past what is believed at first arrives whole, with and without a length.
+func TestLargeBody(t *testing.T) {
+	d := testkit.Play(hello)
+	s := start(t, d, nil)
+	text := strings.Repeat("abcdefghij", 300_000)
+	body := `{"model":"m","prompt":"` + text + `"}`
+	if res, got := s.do(t, http.MethodPost, "/v1/completions", body); res.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s", res.StatusCode, got)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/completions", struct{ *bytes.Reader }{bytes.NewReader([]byte(body))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.ContentLength = -1
+	res, err := s.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status)
+	}
+	for i, p := range d.Calls() {
+		if len(p.Call.TokenIDs) != len(text) || p.Call.TokenIDs[len(text)-1] != 'j' {
+			t.Errorf("request %d: %d tokens", i, len(p.Call.TokenIDs))
+		}
+	}
+}
+
+// TestChosenIDInUse checks that a request under an id that is still running gets one of its own: a worker would refuse
+// it, and a client's retry would fail because of its first attempt.
+func TestChosenIDInUse(t *testing.T) {
+	const id = "aaaaaaaa-2222-3333-4444-555555555555"
+	d := testkit.Play(testkit.Items(`[{"token_ids":[65]},{"_sleep":0.3},{"token_ids":[66],"finish_reason":"stop"}]`))
+	s := start(t, d, nil)
+	done := make(chan string, 2)
+	for range 2 {
+		go func() {
+			_, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody, "X-Dynamo-Request-Id", id)
+			done <- body
+		}()
+	}
+	first, second := <-done, <-done
+	if a, b := strings.Contains(first, id), strings.Contains(second, id); a == b ||
+		!strings.Contains(first, `"content":"AB"`) || !strings.Contains(second, `"content":"AB"`) {
+		t.Errorf("got %s and %s", first, second)
+	}
+	if _, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody, "X-Dynamo-Request-Id", id); !strings.Contains(body, id) {
+		t.Errorf("the id isn't free again: %s", body)
+	}
+}
+
+// TestBodyBrokenOff checks that a client that leaves in the middle of its body counts as one that left, however it did,
+// and that a body that is no HTTP is the client's mistake.
+func TestBodyBrokenOff(t *testing.T) {
+	const head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	for name, tt := range map[string]struct {
+		request, class string
+		leave          func(*net.TCPConn) error
+	}{
+		"closed":      {head + "Content-Length: 100\r\n\r\n{", "Cancelled", (*net.TCPConn).Close},
+		"half closed": {head + "Content-Length: 100\r\n\r\n{", "Cancelled", (*net.TCPConn).CloseWrite},
+		"reset": {head + "Content-Length: 100\r\n\r\n{", "Cancelled", func(c *net.TCPConn) error {
+			_ = c.SetLinger(0)
+			return c.Close()
+		}},
+		"chunks": {head + "Transfer-Encoding: chunked\r\n\r\n4\r\n{\"a", "Cancelled", (*net.TCPConn).Close},
+		"no chunks": {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "InvalidRequest",
+			func(*net.TCPConn) error { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, testkit.Play(hello), nil)
+			c := s.dial(t)
+			fmt.Fprint(c, tt.request)
+			time.Sleep(20 * time.Millisecond) // the handler is reading
+			if err := tt.leave(c.(*net.TCPConn)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it counts as "+tt.class, func() bool {
+				_, body := s.do(t, http.MethodGet, "/metrics", "")
+				return strings.Contains(body, `dynamo_frontend_failures_total{class="`+tt.class+`"`)
+			})
+		})
+	}
+}

@@ -1,0 +1,421 @@
+// Command kvindex measures the KV index, the hashing of blocks and the choice of a worker, and prints them beside the
+// figures of Dynamo's crates (see README.md).
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/portico-llm/portico/internal/lifecycle"
+	"github.com/portico-llm/portico/internal/router/kvhash"
+	"github.com/portico-llm/portico/internal/router/kvindex"
+)
+
+//go:embed crate.tsv
+var crateTable string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kvindex:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	pattern := flag.String("rows", "", "only rows whose name matches")
+	pop := flag.String("memory-of", "", "measure the memory of one population and print it: a process of its own does")
+	flag.Parse()
+	if *pop != "" {
+		measureMemory(rune((*pop)[0]))
+		return nil
+	}
+	rows, err := regexp.Compile(*pattern)
+	if err != nil {
+		return fmt.Errorf("-rows: %w", err)
+	}
+	b := &bench{ctx: ctx, rows: rows, crate: readCrate()}
+	fmt.Printf("%-42s %-12s %12s %12s %8s\n", "row", "", "portico", "crate", "ratio")
+	for _, f := range []func() error{b.hashing, b.events, b.lookups, b.memory} {
+		if err := f(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// readCrate returns the other side's figures by case and measure.
+func readCrate() map[string]float64 {
+	out := make(map[string]float64)
+	lines := bufio.NewScanner(strings.NewReader(crateTable))
+	for lines.Scan() {
+		f := strings.Split(lines.Text(), "\t")
+		if len(f) != 3 {
+			continue
+		}
+		if v, err := strconv.ParseFloat(f[2], 64); err == nil {
+			out[f[0]+" "+f[1]] = v
+		}
+	}
+	return out
+}
+
+type bench struct {
+	ctx   context.Context
+	rows  *regexp.Regexp
+	crate map[string]float64
+}
+
+// print writes a row. The ratio is above 1 where this project is ahead: more is better of rates, less of the rest.
+func (b *bench) print(row, measure string, value float64) { b.against(row, measure, value, measure) }
+
+// against compares with another measure of the same row.
+func (b *bench) against(row, measure string, value float64, theirs string) {
+	other, ok := b.crate[row+" "+theirs]
+	if !ok {
+		fmt.Printf("%-42s %-12s %12.4g %12s %8s\n", row, measure, value, "-", "-")
+		return
+	}
+	ratio := other / value
+	if strings.HasSuffix(measure, "/s") {
+		ratio = value / other
+	}
+	fmt.Printf("%-42s %-12s %12.4g %12.4g %8.2f\n", row, measure, value, other, ratio)
+}
+
+func percentile(sorted []int64, p float64) float64 {
+	return float64(sorted[int(float64(len(sorted)-1)*p)]) / 1000
+}
+
+func (b *bench) hashing() error {
+	if !b.rows.MatchString("hash") {
+		return nil
+	}
+	tokens := make([]uint32, 32768)
+	for i := range tokens {
+		tokens[i] = uint32(mix(uint64(i)) % 151936)
+	}
+	h := kvhash.New(kvhash.BaseSeed)
+	local, chain := make([]uint64, 0, len(tokens)), make([]uint64, 0, len(tokens))
+	for _, size := range []int{4, 16, 32, 64} {
+		var first, second []int64
+		for range 2000 {
+			from := time.Now()
+			var err error
+			if local, err = h.Local(local[:0], tokens, kvhash.Layout{BlockSize: size}); err != nil {
+				return err
+			}
+			middle := time.Now()
+			chain = kvhash.Sequence(chain[:0], local)
+			first, second = append(first, middle.Sub(from).Nanoseconds()), append(second, time.Since(middle).Nanoseconds())
+		}
+		slices.Sort(first)
+		slices.Sort(second)
+		row := fmt.Sprintf("hash 32768 tokens bs=%d", size)
+		b.print(row, "local p50 us", percentile(first, .5))
+		b.print(row, "chain p50 us", percentile(second, .5))
+	}
+	return nil
+}
+
+// apply applies an event; none of the scenario's may be refused.
+func apply(x *kvindex.Index, e *event) error {
+	if e.remove == nil {
+		return x.Stored(kvindex.Device, e.worker, e.parent, e.blocks)
+	}
+	if n := x.Removed(kvindex.Device, e.worker, e.remove); n != 0 {
+		return fmt.Errorf("%d blocks weren't known", n)
+	}
+	return nil
+}
+
+// events applies the phases with one thread and with two, each of which has half of the workers, and prints the medians
+// of some runs.
+func (b *bench) events() error {
+	for _, threads := range []int{1, 2} {
+		if !b.rows.MatchString(fmt.Sprintf("events threads=%d", threads)) {
+			continue
+		}
+		var names []string
+		wall, cpu := make(map[string][]float64), make(map[string][]float64)
+		for range eventRuns {
+			x, err := kvindex.New(kvindex.Options{})
+			if err != nil {
+				return err
+			}
+			names = names[:0]
+			for _, p := range phases() {
+				w, c, err := b.phase(x, p, threads)
+				if err != nil {
+					return fmt.Errorf("%s: %w", p.name, err)
+				}
+				names = append(names, p.name)
+				wall[p.name], cpu[p.name] = append(wall[p.name], w), append(cpu[p.name], c)
+			}
+			if n := x.Entries(); n != 0 {
+				return fmt.Errorf("%d entries are left", n)
+			}
+		}
+		for _, name := range names {
+			row := fmt.Sprintf("events threads=%d %s", threads, name)
+			slices.Sort(wall[name])
+			slices.Sort(cpu[name])
+			b.print(row, "events/s", wall[name][eventRuns/2])
+			b.against(row, "CPU events/s", cpu[name][eventRuns/2], "events/s")
+		}
+	}
+	return nil
+}
+
+const eventRuns = 3
+
+// phase applies one phase and returns the sums of the threads' rates: by the clock, and by the time each had a CPU. On
+// a machine of one's own they are the same.
+func (b *bench) phase(x *kvindex.Index, p phase, threads int) (wall, cpu float64, err error) {
+	parts := make([][]event, threads)
+	p.generate(func(e event) {
+		t := int(e.worker.ID-1) % threads
+		parts[t] = append(parts[t], e)
+	})
+	runtime.GC()
+	rates := make([][2]float64, threads)
+	g := lifecycle.New(b.ctx)
+	for t, part := range parts {
+		g.Go("events", func(context.Context) error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			from, busy := time.Now(), threadTime()
+			for i := range part {
+				if err := apply(x, &part[i]); err != nil {
+					return err
+				}
+			}
+			n := float64(len(part))
+			rates[t] = [2]float64{n / time.Since(from).Seconds(), n / (threadTime() - busy).Seconds()}
+			return nil
+		})
+	}
+	err = g.Wait()
+	for _, r := range rates {
+		wall, cpu = wall+r[0], cpu+r[1]
+	}
+	return wall, cpu, err
+}
+
+// threadTime is how long the calling thread has had a CPU.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+func (b *bench) lookups() error {
+	for _, pop := range []rune{popU, popR, popT} {
+		if !b.rows.MatchString(fmt.Sprintf("lookup pop=%c", pop)) {
+			continue
+		}
+		x, err := kvindex.New(kvindex.Options{})
+		if err != nil {
+			return err
+		}
+		populate(pop, func(e event) {
+			if err == nil {
+				err = apply(x, &e)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		runtime.GC()
+		for _, threads := range []int{1, 2} {
+			if err := b.lookup(x, pop, threads, ""); err != nil {
+				return err
+			}
+		}
+		if pop == popU {
+			if err := b.besideWriter(x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lookup times lookups one by one.
+func (b *bench) lookup(x *kvindex.Index, pop rune, threads int, with string) error {
+	depths := []int{0, 100, 1024, 2048}
+	if pop == popT {
+		depths = []int{0, 100, 103}
+	}
+	for _, depth := range depths {
+		qs := queries(pop, depth)
+		times := make([][]int64, threads)
+		rates := make([]float64, threads)
+		g := lifecycle.New(b.ctx)
+		for t := range threads {
+			g.Go("lookups", func(context.Context) error {
+				out := make([]uint32, x.View().Slots())
+				from := time.Now()
+				for n := range 22000 {
+					q := qs[(n+t*499)%len(qs)]
+					start := time.Now()
+					found := x.Match(q, out)
+					took := time.Since(start).Nanoseconds()
+					if found < depth {
+						return fmt.Errorf("depth %d, want %d", found, depth)
+					}
+					if n >= 2000 {
+						times[t] = append(times[t], took)
+					}
+				}
+				rates[t] = 22000 / time.Since(from).Seconds()
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		took, sum := slices.Concat(times...), 0.0
+		slices.Sort(took)
+		for _, r := range rates {
+			sum += r
+		}
+		row := fmt.Sprintf("lookup pop=%c threads=%d%s depth=%d", pop, threads, with, depth)
+		b.print(row, "p50 us", percentile(took, .5))
+		b.print(row, "p99 us", percentile(took, .99))
+		b.print(row, "p99.9 us", percentile(took, .999))
+		b.print(row, "lookups/s", sum)
+	}
+	return nil
+}
+
+// besideWriter repeats the lookups while another thread appends a block to some sequence 20,000 times a second.
+func (b *bench) besideWriter(x *kvindex.Index) error {
+	const perSecond, most = 20000, 4000
+	local, name := all(popU, length+most)
+	var stop atomic.Bool
+	written := 0
+	g := lifecycle.New(b.ctx)
+	g.Go("writer", func(context.Context) error {
+		at := make([]int, len(local))
+		from := time.Now()
+		for n := uint64(0); !stop.Load(); n++ {
+			s := int(mix(n) % sequences)
+			if at[s] == most {
+				continue
+			}
+			i := length + at[s]
+			at[s]++
+			written++
+			e := stored(holder(s), local[s], name[s], i, i+1)
+			if err := apply(x, &e); err != nil {
+				return err
+			}
+			if ahead := time.Duration(float64(written)/perSecond*1e9) - time.Since(from); ahead > time.Millisecond {
+				time.Sleep(ahead)
+			}
+		}
+		return nil
+	})
+	from := time.Now()
+	time.Sleep(time.Second)
+	err := b.lookup(x, popU, 1, "+writer20k")
+	stop.Store(true)
+	took := time.Since(from).Seconds()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	fmt.Printf("the writer stored %.0f events/s\n", float64(written)/took)
+	return err
+}
+
+// memory measures each population in a process of its own.
+func (b *bench) memory() error {
+	for _, pop := range []rune{popU, popR, popT} {
+		if !b.rows.MatchString(fmt.Sprintf("mem pop=%c", pop)) {
+			continue
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		out, err := exec.CommandContext(b.ctx, self, "-memory-of", string(pop)).Output()
+		if err != nil {
+			return fmt.Errorf("measure the memory of %c: %w", pop, err)
+		}
+		var rss, heap, said float64
+		if _, err := fmt.Sscan(string(bytes.TrimSpace(out)), &rss, &heap, &said); err != nil {
+			return fmt.Errorf("read the memory of %c: %w", pop, err)
+		}
+		row := fmt.Sprintf("mem pop=%c", pop)
+		b.print(row, "RSS B/entry", rss)
+		b.print(row, "heap B/entry", heap)
+		b.print(row, "as counted", said)
+	}
+	return nil
+}
+
+// measureMemory prints the bytes an entry takes of the process, of the heap, and by the index's own count.
+func measureMemory(pop rune) {
+	debug.SetGCPercent(10)
+	x, err := kvindex.New(kvindex.Options{})
+	if err != nil {
+		panic(err)
+	}
+	debug.FreeOSMemory()
+	rss, heap := residentBytes(), heapBytes()
+	populate(pop, func(e event) {
+		if err := apply(x, &e); err != nil {
+			panic(err)
+		}
+	})
+	debug.FreeOSMemory()
+	n := float64(x.Entries())
+	fmt.Println(float64(residentBytes()-rss)/n, float64(heapBytes()-heap)/n, float64(x.Bytes())/n)
+	runtime.KeepAlive(x)
+}
+
+func residentBytes() int64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	n, err := strconv.ParseInt(f[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n * int64(os.Getpagesize())
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
