@@ -54,6 +54,12 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 		showStops(set, &q.Stop, plan.VisibleStops)
 	}
 	q.RequireReasoning = plan.RequireReasoning
+	if len(plan.StructuralTag) > 0 {
+		var w objectWriter
+		w.raw("structural_tag", plan.StructuralTag)
+		guidedSettings(&w, &req.Common)
+		q.Sampling.GuidedDecoding = w.done()
+	}
 	if plan.Reasoning {
 		q.ExtraArgs = reasoningArgs(q.ExtraArgs, plan, req)
 	}

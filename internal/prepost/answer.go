@@ -53,11 +53,12 @@ type AnswerPlan struct {
 	KeepSpecial bool // special tokens have to be decoded: the markup is made of them
 
 	// For the worker.
-	WorkerKeepsSpecial bool     // it is told skip_special_tokens false, unless the client says otherwise
-	VisibleStops       []string // tokens that end the answer and are part of it
-	RequireReasoning   bool     // the constraint of the answer begins behind the thought
-	ThoughtIsOpen      bool     // the prompt has opened a thought, and the worker is to be told
-	DefaultThinking    bool     // thinking is on unless switched off, and the worker is to be told
+	WorkerKeepsSpecial bool            // it is told skip_special_tokens false, unless the client says otherwise
+	VisibleStops       []string        // tokens that end the answer and are part of it
+	RequireReasoning   bool            // the constraint of the answer begins behind the thought
+	ThoughtIsOpen      bool            // the prompt has opened a thought, and the worker is to be told
+	StructuralTag      json.RawMessage // holds forced calls to the dialect's own form, in place of their JSON schema
+	DefaultThinking    bool            // thinking is on unless switched off, and the worker is to be told
 }
 
 // AnswerParser takes one choice's answer apart. For one goroutine; emit isn't kept.

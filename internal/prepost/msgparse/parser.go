@@ -31,6 +31,10 @@ func newParser(tools *toolStage, thoughts *thoughtStage) *parser {
 	if tools != nil {
 		p.tools, _ = toolparse.New(tools.name, tools.options)
 	}
+	if tools != nil && thoughts != nil && tools.name == "inkling" && !tools.forced() {
+		// The header that answers of this dialect begin in has been read by then: what comes is text.
+		p.tools.Push([]byte("<|content_text|>"), func(prepost.Piece) {})
+	}
 	p.between = p.pass
 	p.behind = func(piece prepost.Piece) { p.emit(piece) }
 	if tools != nil && tools.name == "mistral" {

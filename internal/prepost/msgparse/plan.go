@@ -23,6 +23,9 @@ func Plan(q *prepost.AnswerRequest) *prepost.AnswerPlan {
 		}
 		return p
 	}
+	if tools != nil && tools.tagged {
+		p.StructuralTag = kimiTag(q, p.RequireReasoning)
+	}
 	p.New = func() prepost.AnswerParser { return newParser(tools, thoughts) }
 	return p
 }
@@ -32,6 +35,12 @@ type toolStage struct {
 	name    string
 	options toolparse.Options
 	active  bool // calls are passed on
+	tagged  bool // forced calls come in the dialect's own form
+}
+
+// forced reports whether a call has to be made, so that the answer may be guided JSON.
+func (s *toolStage) forced() bool {
+	return s.options.Choice == toolparse.Required || s.options.Choice == toolparse.Named
 }
 
 // planTools decides on the tool parser; nil: none runs.
@@ -57,12 +66,13 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 	}
 	s.active = s.options.Choice != toolparse.None
 	// Without a parser only forced calls can be read: their form is the engine's.
-	if !known && s.options.Choice != toolparse.Required && s.options.Choice != toolparse.Named {
+	if !known && !s.forced() {
 		return nil
 	}
 	if s.active {
 		p.VisibleStops = d.VisibleStops
 	}
+	s.tagged = d.StructuralTag && s.forced()
 	p.KeepSpecial = d.KeepSpecial && special
 	for _, f := range q.Tools {
 		s.options.Tools = append(s.options.Tools,
@@ -83,6 +93,10 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 		return nil
 	}
 	name := q.ReasoningParser
+	forced := len(q.Tools) > 0 && (q.Choice == prepost.MustCall || q.Choice == prepost.MustCallFunction)
+	if forced && name == appendThink {
+		name = "minimax_m2" // the answer is a call: there is no content that the thought could stay in
+	}
 	s := &thoughtStage{name: name}
 	if q.Continues {
 		s.options.Prompt = reasonparse.ReadTurn(name, q.Prompt)
@@ -99,7 +113,6 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 	p.KeepSpecial = p.KeepSpecial || slices.ContainsFunc(reasonparse.Markers(name), q.Special)
 	w := workerNeeds(name)
 	p.WorkerKeepsSpecial = p.WorkerKeepsSpecial || w.keepSpecial
-	forced := len(q.Tools) > 0 && (q.Choice == prepost.MustCall || q.Choice == prepost.MustCallFunction)
 	switch w.constraint {
 	case afterThought:
 		p.RequireReasoning = q.JSON && s.options.Enabled
@@ -110,6 +123,9 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 	p.DefaultThinking = w.defaultOn
 	return s
 }
+
+// appendThink is the reasoning parser that leaves thoughts in the content.
+const appendThink = "minimax_append_think"
 
 // needs is what a worker is told for the sake of a reasoning parser.
 type needs struct {
