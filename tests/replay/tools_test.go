@@ -68,3 +68,35 @@ func (c *parsedCase) described(t *testing.T, text string) parsedMessage {
 	}
 	return m
 }
+
+// TestGuided sends recorded answers to requests that must call through the server, with both parsers, with a tool parser
+// alone and with none.
+func TestGuided(t *testing.T) {
+	tools := json.RawMessage(parserFile(t, "toolparse/testdata/tools_schema.json"))
+	better := parserDifferences(t, "toolparse/testdata/differences.tsv")
+	for _, line := range readGzip(t, "../../../internal/prepost/toolparse/testdata/guided.jsonl.gz") {
+		var c parsedCase
+		var body struct{ Body json.RawMessage }
+		if err := json.Unmarshal(line, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(line, &body); err != nil {
+			t.Fatal(err)
+		}
+		switch c.Request["model"] {
+		case "p.hermes_qwen3":
+			c.ToolParser, c.ReasoningParser = "hermes", "qwen3"
+		case "t.hermes":
+			c.ToolParser = "hermes"
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			want := wholeMessage(t, body.Body)
+			if d := better[c.Name]; d != nil {
+				want = c.described(t, d[1])
+			}
+			if got := c.both(t, tools, "user: hi\nassistant:"); !got.same(&want) {
+				t.Errorf("of the text %q\n recorded %+v\n got      %+v", c.Text, want, got)
+			}
+		})
+	}
+}
