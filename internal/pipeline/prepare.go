@@ -18,6 +18,7 @@ import (
 func (p *Pipeline) PrepareChat(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.ChatRequest,
 ) (*Prepared, error) {
+	defer p.stages.leave(p.stages.enter())
 	out := newPrepared(set, meta, &req.Common)
 	out.Chat = true
 	// Counted before anything here can refuse the request: the metric tells what clients ask for.
@@ -55,6 +56,7 @@ func (p *Pipeline) PrepareChat(
 func (p *Pipeline) PrepareCompletion(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.CompletionRequest,
 ) (*Prepared, error) {
+	defer p.stages.leave(p.stages.enter())
 	out := newPrepared(set, meta, &req.Common)
 	if set.TakesText() {
 		out.Raw = req.Forward()

@@ -195,7 +195,9 @@ func (p *Pipeline) consume(ctx context.Context, req *Prepared, l *leg, stream ro
 	defer span.End()
 	// The wait for the first output is a stage of its own: most of what makes an answer slow is in it.
 	_, l.wait = p.tracer.Start(ctx, "first_token", trace.WithSpanKind(trace.SpanKindInternal))
-	defer func() { l.wait.End() }() // without effect once the first output has ended it
+	p.stages.awaiting.Inc()
+	l.awaiting = p.stages.awaiting
+	defer l.arrived()
 	l.span = span
 	l.began, l.roundtrip = time.Now(), p.stages.roundtrip
 

@@ -35,6 +35,7 @@ type leg struct {
 	wait      trace.Span          // for the first output
 	began     time.Time           // when the worker had said that it started
 	roundtrip prometheus.Observer // from then to the first output
+	awaiting  prometheus.Gauge    // counts the wait for it; nil once that is over
 
 	delta  Delta               // reused for every item
 	text   []byte              // its text
@@ -120,7 +121,7 @@ func (l *leg) item(it *worker.Item, more bool) error {
 func (l *leg) data(it *worker.Item) error {
 	if l.items++; l.items == 1 {
 		l.roundtrip.Observe(time.Since(l.began).Seconds())
-		l.wait.End()
+		l.arrived()
 	}
 	if l.raw {
 		l.begin()
@@ -128,6 +129,16 @@ func (l *leg) data(it *worker.Item) error {
 		return l.sink.Delta(&l.delta)
 	}
 	return l.output(&it.Output)
+}
+
+// arrived ends the wait for the first output, if it hasn't ended yet.
+func (l *leg) arrived() {
+	if l.awaiting == nil {
+		return
+	}
+	l.awaiting.Dec()
+	l.awaiting = nil
+	l.wait.End()
 }
 
 // trailer handles an output of a choice that has ended: its tokens are dropped, but engines may send their count last.

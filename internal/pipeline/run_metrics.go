@@ -1,12 +1,19 @@
 package pipeline
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // stageMetrics are the pipeline's own, under the names operators already chart.
 type stageMetrics struct {
+	prepare   prometheus.Observer // render, tokenise, map
 	route     prometheus.Observer // pick, deliver, and wait for the worker to begin
 	roundtrip prometheus.Observer // from the worker's beginning to its first output
-	routing   prometheus.Gauge    // requests now in the route stage
+	preparing prometheus.Gauge    // requests now in the first of these stages
+	routing   prometheus.Gauge    // in the second
+	awaiting  prometheus.Gauge    // in the third
 }
 
 // newStageMetrics makes the metrics and registers them; nil registers none.
@@ -25,9 +32,24 @@ func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
 	}
 	return &stageMetrics{
 		// Resolved once: looking up labels costs more than observing.
+		prepare:   duration.WithLabelValues("preprocess"),
 		route:     duration.WithLabelValues("route"),
 		roundtrip: duration.WithLabelValues("transport_roundtrip"),
 		// aggregated: one worker does both prefill and decode, as far as a frontend can tell.
-		routing: requests.WithLabelValues("route", "aggregated"),
+		preparing: requests.WithLabelValues("preprocess", ""),
+		routing:   requests.WithLabelValues("route", "aggregated"),
+		awaiting:  requests.WithLabelValues("dispatch", "aggregated"),
 	}
+}
+
+// enter counts a request into the first stage, and tells when that was.
+func (m *stageMetrics) enter() time.Time {
+	m.preparing.Inc()
+	return time.Now()
+}
+
+// leave counts it out again, however it went.
+func (m *stageMetrics) leave(begin time.Time) {
+	m.preparing.Dec()
+	m.prepare.Observe(time.Since(begin).Seconds())
 }

@@ -117,17 +117,33 @@ func (m *move) begin() {
 	if m.stays != "" {
 		return
 	}
-	q, kept := *m.request, 0
-	for _, raw := range []*json.RawMessage{
+	kept := 0
+	for _, raw := range rawValues(m.request) {
+		kept += len(*raw)
+	}
+	switch {
+	case kept > maxKept:
+		m.stays = "its media are too large to be held"
+	case kept > 0: // mostly there is nothing, and the request refers to nothing else
+		m.request = detached(m.request)
+	}
+}
+
+// detached returns a copy of q whose JSON values are its own.
+func detached(q *worker.Request) *worker.Request {
+	c := *q
+	for _, raw := range rawValues(&c) {
+		*raw = bytes.Clone(*raw)
+	}
+	return &c
+}
+
+// rawValues are the values of q that may be part of the client's body, or large.
+func rawValues(q *worker.Request) [15]*json.RawMessage {
+	return [...]*json.RawMessage{
 		&q.MultiModalData, &q.MultiModalUUIDs, &q.RouterOverride, &q.PrefillResult, &q.BootstrapInfo, &q.ExtraArgs,
 		&q.Router, &q.AgentContext, &q.MMProcessorKwargs, &q.MediaIOKwargs, &q.MMRoutingInfo, &q.EncoderResult,
 		&q.MigrationLink, &q.KVHint, &q.Routing.Constraints,
-	} {
-		kept += len(*raw)
-		*raw = bytes.Clone(*raw)
-	}
-	if m.request = &q; kept > maxKept {
-		m.stays = "its media are too large to be held"
 	}
 }
 
@@ -198,8 +214,8 @@ func (m *move) next() *router.Call {
 		return &c
 	}
 	q := *m.request
-	if m.begun { // what was asked to come along with the answer has come
-		q.Annotations = []string{}
+	if m.begun { // what comes ahead of an answer has come
+		q.Annotations, q.Output.PromptLogprobs = []string{}, nil
 	}
 	if n := len(m.generated); n > 0 {
 		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
@@ -258,7 +274,7 @@ func (p *Pipeline) read(ctx context.Context, req *Prepared, l *leg, stream route
 		if stream, err = p.migrate(ctx, req, l, err); err != nil {
 			return err
 		}
-		defer stream.Close() // as many as the limit allows
+		defer func(s router.Stream) { _ = s.Close() }(stream) // as many as the limit allows
 	}
 }
 

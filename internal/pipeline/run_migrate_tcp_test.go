@@ -105,7 +105,7 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 }
 
 // start sends a request.
-func (f *farm) start(t *testing.T, ctx context.Context, path, body string) *http.Response {
+func (f *farm) start(ctx context.Context, t *testing.T, path, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
 	if err != nil {
@@ -124,7 +124,7 @@ var unlike = regexp.MustCompile(`"(id|created)":("[^"]*"|\d+)`)
 // ask returns an answer without its id and its time.
 func (f *farm) ask(t *testing.T, path, body string) string {
 	t.Helper()
-	res := f.start(t, t.Context(), path, body)
+	res := f.start(t.Context(), t, path, body)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -454,7 +454,7 @@ func TestMigrateClientLeaves(t *testing.T) {
 			engine := &gate{within: within, arrived: make(chan struct{}), open: make(chan struct{})}
 			f := newFarm(t, 2, 3, engine, dispatch.Options{})
 			ctx, cancel := context.WithCancel(t.Context())
-			res := f.start(t, ctx, chatPath, conversation+`,"stream":true}`)
+			res := f.start(ctx, t, chatPath, conversation+`,"stream":true}`)
 			if line, err := bufio.NewReader(res.Body).ReadBytes('\n'); err != nil || !bytes.Contains(line, []byte(`"content":"a"`)) {
 				t.Fatalf("%s %v", line, err)
 			}

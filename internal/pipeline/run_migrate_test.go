@@ -58,8 +58,6 @@ func sent(t *testing.T, p *testkit.Played) *worker.Request {
 	return q
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestMigrate(t *testing.T) {
 	const lost = `{"_lost":true}`
 	failing := func(class, reason string) string {
@@ -99,7 +97,7 @@ func TestMigrate(t *testing.T) {
 		{name: "lost behind the finish", scripts: []string{`[{"token_ids":[72],"finish_reason":"stop"},` + lost + `]`},
 			want: []string{`0.0 "H" 1 stop`}, calls: 1},
 		{name: "lost behind the last token", scripts: []string{`[{"token_ids":[72]},{"token_ids":[195]},` + lost + `]`},
-			change: func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxTokens = ptr(uint32(2)) },
+			change: func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxTokens = new(uint32(2)) },
 			want:   []string{`0.0 "H" 1`, `0.0 "" 1`, `0.0 "�" 0 length`}, calls: 1},
 		{name: "limit", scripts: []string{`[{"token_ids":[72]},` + lost + `]`},
 			want: []string{`0.0 "H" 1`, `0.0 "H" 1`, `0.0 "H" 1`}, kind: fault.Unavailable, message: "Service temporarily unavailable", calls: 3},
@@ -163,22 +161,22 @@ func TestMigrateRequest(t *testing.T) {
 		`[{"token_ids":[69],"finish_reason":"length"}]`)
 	req := prepared(1, "PQ")
 	q := req.Requests[0]
-	q.Stop.MaxTokens, q.Stop.MinTokens, q.Stop.Stop = ptr(uint32(9)), ptr(uint32(3)), []string{"zz"}
-	q.Sampling.Temperature, q.ExtraArgs = ptr(0.5), []byte(`{"a":1}`)
-	q.Annotations = []string{"x"}
+	q.Stop.MaxTokens, q.Stop.MinTokens, q.Stop.Stop = new(uint32(9)), new(uint32(3)), []string{"zz"}
+	q.Sampling.Temperature, q.ExtraArgs = new(0.5), []byte(`{"a":1}`)
+	q.Annotations, q.Output.PromptLogprobs = []string{"x"}, new(uint32(1))
 	if err := movable(d, pipeline.Migration{Limit: 3}, nil).Run(t.Context(), req, &record{}); err != nil {
 		t.Fatal(err)
 	}
 	calls := d.Calls()
 	want := *sent(t, calls[0])
-	want.Annotations = []string{}
+	want.Annotations, want.Output.PromptLogprobs = []string{}, nil
 	for i, more := range [][]uint32{nil, {65, 66, 67}, {65, 66, 67, 68}} {
 		got := sent(t, calls[i])
 		if i == 0 {
 			continue
 		}
 		want.TokenIDs = slices.Concat([]uint32{'P', 'Q'}, more)
-		want.Stop.MaxTokens, want.Stop.MinTokens = ptr(uint32(9-len(more))), ptr(uint32(0))
+		want.Stop.MaxTokens, want.Stop.MinTokens = new(uint32(9-len(more))), new(uint32(0))
 		if diff := cmp.Diff(&want, got); diff != "" {
 			t.Errorf("request %d (-want +got):\n%s", i, diff)
 		}
@@ -200,10 +198,10 @@ func TestMigrateBlocked(t *testing.T) {
 	}{
 		{"guided", func(p *pipeline.Prepared) { p.Requests[0].Sampling.GuidedDecoding = []byte(`{"json":{}}`) }, false},
 		{"choices", func(p *pipeline.Prepared) { p.Choices = 2 }, false},
-		{"best of", func(p *pipeline.Prepared) { p.Requests[0].Sampling.BestOf = ptr(uint8(2)) }, false},
-		{"presence", func(p *pipeline.Prepared) { p.Requests[0].Sampling.PresencePenalty = ptr(0.5) }, false},
-		{"frequency", func(p *pipeline.Prepared) { p.Requests[0].Sampling.FrequencyPenalty = ptr(-0.5) }, false},
-		{"thinking", func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxThinkingTokens = ptr(uint32(5)) }, false},
+		{"best of", func(p *pipeline.Prepared) { p.Requests[0].Sampling.BestOf = new(uint8(2)) }, false},
+		{"presence", func(p *pipeline.Prepared) { p.Requests[0].Sampling.PresencePenalty = new(0.5) }, false},
+		{"frequency", func(p *pipeline.Prepared) { p.Requests[0].Sampling.FrequencyPenalty = new(-0.5) }, false},
+		{"thinking", func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxThinkingTokens = new(uint32(5)) }, false},
 		{"embeddings", func(p *pipeline.Prepared) { p.Requests[0].PromptEmbeds = "AAAA" }, false},
 		{"large media", func(p *pipeline.Prepared) {
 			p.Requests[0].MultiModalData = []byte(`{"image_url":["` + strings.Repeat("x", 2<<20) + `"]}`)
@@ -211,7 +209,7 @@ func TestMigrateBlocked(t *testing.T) {
 		{"text worker", func(p *pipeline.Prepared) {
 			*p = pipeline.Prepared{Set: testkit.TextModel("m"), Model: "m", Choices: 1, Raw: []byte(`{}`), Meta: p.Meta}
 		}, false},
-		{"pinned", func(p *pipeline.Prepared) { p.Pin = ptr(uint64(1)) }, true},
+		{"pinned", func(p *pipeline.Prepared) { p.Pin = new(uint64(1)) }, true},
 		{"long prompt", func(p *pipeline.Prepared) { p.Requests[0].TokenIDs = make([]uint32, 101) }, true},
 	}
 	for _, tt := range tests {
@@ -248,7 +246,7 @@ func TestMigrateUsage(t *testing.T) {
 	if err := movable(d, pipeline.Migration{Limit: 1}, nil).Run(t.Context(), prepared(1, "prompt"), &sink); err != nil {
 		t.Fatal(err)
 	}
-	want := worker.Usage{PromptTokens: 6, CompletionTokens: 3, TotalTokens: 9, CachedTokens: ptr(6)}
+	want := worker.Usage{PromptTokens: 6, CompletionTokens: 3, TotalTokens: 9, CachedTokens: new(6)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("usage (-want +got):\n%s", diff)
 	}
@@ -302,10 +300,8 @@ func TestMigrateCancelled(t *testing.T) {
 func checkMoves(t *testing.T, reg *prometheus.Registry, series ...string) {
 	t.Helper()
 	const name = "dynamo_frontend_model_migration_total"
-	want := "# HELP " + name + " Requests sent to another worker because theirs was lost\n# TYPE " + name + " counter\n"
-	for _, s := range series {
-		want += name + s + "\n"
-	}
+	want := "# HELP " + name + " Requests sent to another worker because theirs was lost\n# TYPE " + name + " counter\n" +
+		name + strings.Join(series, "\n"+name) + "\n"
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), name); err != nil {
 		t.Error(err)
 	}
@@ -333,5 +329,34 @@ func TestMigrateMetrics(t *testing.T) {
 	if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP "+name+
 		" Requests that became too long to go on at another worker\n# TYPE "+name+" counter\n"+name+`{model="m"} 1`+"\n"), name); err != nil {
 		t.Error(err)
+	}
+}
+
+// silent is a sink that takes everything.
+type silent struct{}
+
+func (silent) Start(*pipeline.Prepared) error { return nil }
+func (silent) Delta(*pipeline.Delta) error    { return nil }
+func (silent) Flush() error                   { return nil }
+
+// BenchmarkMigratable shows what it costs to be ready for a move: an answer of 256 tokens, with and without.
+func BenchmarkMigratable(b *testing.B) {
+	var script strings.Builder
+	script.WriteString("[")
+	for range 255 {
+		script.WriteString(`{"token_ids":[65]},`)
+	}
+	script.WriteString(`{"token_ids":[65],"finish_reason":"length"}]`)
+	items := testkit.Items(script.String())
+	for _, limit := range []int{0, 3} {
+		b.Run(fmt.Sprintf("limit %d", limit), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				p := movable(testkit.Play(items), pipeline.Migration{Limit: limit}, nil)
+				if err := p.Run(b.Context(), prepared(1, "prompt"), silent{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

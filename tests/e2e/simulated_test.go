@@ -113,7 +113,6 @@ func TestBrokenWorkers(t *testing.T) {
 		{fault: simworker.Fault{Kind: simworker.ErrorAfter, After: 3}, stream: true},
 		{fault: simworker.Fault{Kind: simworker.GarbageAfter, After: 3}, stream: true},
 		{fault: simworker.Fault{Kind: simworker.BadItemAfter, After: 3}, stream: true},
-		{fault: simworker.Fault{Kind: simworker.NoFinal}, stream: true, reason: "it takes a finish reason for the end"},
 	} {
 		t.Run(string(c.fault.Kind), func(t *testing.T) {
 			if c.reason != "" {
@@ -132,6 +131,20 @@ func TestBrokenWorkers(t *testing.T) {
 				t.Errorf("the worker saw nothing: %+v", s)
 			}
 		})
+	}
+}
+
+// TestEndMarkMissing loses a worker between the last finish reason and its end mark: the client has all there is.
+func TestEndMarkMissing(t *testing.T) {
+	d := deploySimulated(t, stack.PlaneTCP)
+	simulate(t, d.Stack, "sim", simworker.Options{
+		Engine: echo(), CloseWait: time.Second,
+		Fault: func(*simworker.Request) simworker.Fault { return simworker.Fault{Kind: simworker.NoFinal} },
+	})
+	d.waitModel(t, "sim", true, 10*time.Second)
+	s := d.client.stream(t, completionPath, object{"model": "sim", "prompt": "one two three", "max_tokens": 3})
+	if !s.done || len(s.errors) > 0 || s.cut != nil || s.text[0] != "one two three" || s.finish[0] != "length" {
+		t.Errorf("stream %+v", s)
 	}
 }
 

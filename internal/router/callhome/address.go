@@ -7,7 +7,8 @@ import (
 )
 
 // resolveHost returns the address to bind and the address to advertise for host: an IP address, a wildcard, the name of
-// a network interface, or nothing, which is the first address that other machines can reach.
+// a network interface, or nothing, which is the first address that other machines can reach. A wildcard binds every
+// address and advertises a reachable one. Names of hosts are not resolved: a socket binds addresses.
 func resolveHost(host string) (bind, advertise netip.Addr, err error) {
 	if host == "*" {
 		host = "0.0.0.0"
@@ -38,6 +39,8 @@ func resolveHost(host string) (bind, advertise netip.Addr, err error) {
 	return ip, ip, nil
 }
 
+// reachable returns the address to advertise when nobody chose one; loopback on a machine without a network, where all
+// workers are local.
 func reachable() (netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -52,6 +55,7 @@ func reachable() (netip.Addr, error) {
 // best returns the first IPv4 address that is not loopback, else the first such IPv6 address, else a loopback one.
 // Link-local addresses need a zone, which a worker elsewhere can't know.
 func best(addrs []net.Addr) (ip netip.Addr) {
+	// Ranks: 3 for IPv4, 2 for IPv6, 1 for loopback. Of equal ones the first wins, in the system's order of interfaces.
 	rank := 0
 	for _, a := range addrs {
 		prefix, ok := a.(*net.IPNet)
@@ -62,6 +66,7 @@ func best(addrs []net.Addr) (ip netip.Addr) {
 		if !ok {
 			continue
 		}
+		// net writes IPv4 addresses in sixteen bytes now and then.
 		x = x.Unmap()
 		r := 1
 		switch {

@@ -13,13 +13,14 @@ const bufferSize = 16 << 10
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 
 // input holds the bytes of a stream that have been read and not yet used. It has memory only while there are any: a
-// pooled buffer, or one of its own for a frame that is larger.
+// pooled buffer, or one of its own for a frame that is larger. The zero value is empty. For one goroutine at a time.
 type input struct {
-	pooled *[]byte
+	pooled *[]byte // nil: buf is nil, or too large for the pool
 	buf    []byte
 	r, w   int // buf[r:w] is unread
 }
 
+// What unread returns is valid until the next room or release. filled takes what a read returned, an error's -1 too.
 func (in *input) unread() []byte { return in.buf[in.r:in.w] }
 func (in *input) buffered() int  { return in.w - in.r }
 func (in *input) consume(n int)  { in.r += n }
@@ -33,7 +34,7 @@ func (in *input) release() {
 	*in = input{}
 }
 
-// room returns memory to read into, never empty.
+// room returns memory to read into, never empty. It moves what is unread only when there is none left behind it.
 func (in *input) room() []byte {
 	switch {
 	case in.buf == nil:
@@ -54,17 +55,19 @@ func (in *input) room() []byte {
 // its bytes come.
 func (in *input) grow() {
 	size := 2 * len(in.buf)
+	// room has moved the frame to the front, so its head is there.
 	if need, err := worker.FrameSize(in.buf[:in.w]); err == nil && need > 0 {
 		size = min(size, max(need, len(in.buf)+1))
 	}
 	bigger := make([]byte, size)
 	copy(bigger, in.buf[:in.w])
+	// The pooled buffer goes back at its own size; what replaces it is dropped when the frame has been read.
 	w := in.w
 	in.release()
 	in.buf, in.w = bigger, w
 }
 
-// poll reads once without waiting, for what is there already.
+// poll reads once without waiting, for what is there already. Without anything it leaves no memory behind.
 func (in *input) poll(rc syscall.RawConn) {
 	// The outcome is in what has been read; whoever reads next finds the error again.
 	_ = rc.Read(func(fd uintptr) bool {

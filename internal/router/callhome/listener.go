@@ -30,6 +30,7 @@ type Options struct {
 	Log        *slog.Logger          // nil: slog.Default()
 }
 
+// withDefaults returns o with every option set that has a default; the addresses are resolveHost's.
 func (o Options) withDefaults() Options {
 	if o.HandshakeTimeout <= 0 {
 		o.HandshakeTimeout = 10 * time.Second
@@ -47,21 +48,24 @@ const maxGreeting = 4096
 type Listener struct {
 	opts    Options
 	ln      *net.TCPListener
-	address string
+	address string // see Address
 	metrics *metrics
 
 	shards   [shardCount]shard
-	greeting atomic.Int64
+	greeting atomic.Int64                    // connections that have not said what they are for
 	group    atomic.Pointer[lifecycle.Group] // of Run; nil before it
 }
 
-// Listen binds the listener's socket. Connections are taken once Run runs.
+// Listen binds the listener's socket. Connections are taken once Run runs; until then the kernel queues them, so that
+// the address can be given out at once. Without Run, Close gives the socket back.
 func Listen(opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	bind, advertise, err := resolveHost(opts.Host)
 	if err != nil {
 		return nil, err
 	}
+	// No probes, which would cost every connection system calls: a stream's idle time-out finds a worker that has
+	// vanished.
 	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) { failed = listenOptions(int(fd), opts.HandshakeTimeout) })
@@ -97,12 +101,14 @@ func (l *Listener) Run(ctx context.Context) error {
 	l.group.Store(g)
 	stop := context.AfterFunc(ctx, func() { l.ln.Close() })
 	defer stop()
+	// Streams are not ended here: they have contexts of their own, and their users close them.
 	err := l.accept(ctx)
 	l.ln.Close()
 	return errors.Join(err, g.Stop())
 }
 
 // accept never does more than one read of a new connection, and that without waiting: streams behind it would wait too.
+// It returns nil when ctx ends, and an error when somebody else has closed the socket.
 func (l *Listener) accept(ctx context.Context) error {
 	var delay time.Duration
 	for {
@@ -137,6 +143,7 @@ func (l *Listener) greet(c *net.TCPConn) {
 		return
 	}
 	a.raw = rc
+	// On Linux the handshake has come with the connection, nearly always.
 	a.in.poll(rc)
 	switch done, err := l.introduce(&a); {
 	case done:
@@ -159,7 +166,8 @@ func (l *Listener) greet(c *net.TCPConn) {
 	}
 }
 
-// await reads the handshake of a connection that came without one.
+// await reads the handshake of a connection that came without one. It returns when the connection belongs to its stream
+// or is closed: after HandshakeTimeout, or with ctx, at the latest.
 func (l *Listener) await(ctx context.Context, a *arrival) {
 	stop := context.AfterFunc(ctx, func() { a.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -186,7 +194,8 @@ func (l *Listener) await(ctx context.Context, a *arrival) {
 	}
 }
 
-// introduce hands the connection over if its handshake is complete. It then belongs to the stream, or is closed.
+// introduce hands the connection over if its handshake is complete. It then belongs to the stream, or is closed, and
+// done is true. An error means that the handshake is none; the caller closes then.
 func (l *Listener) introduce(a *arrival) (done bool, err error) {
 	header, body, n, err := worker.ParseFrame(a.in.unread())
 	if err != nil || n == 0 {
@@ -196,6 +205,7 @@ func (l *Listener) introduce(a *arrival) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	// Request streams exist in the protocol, but no worker of this kind of service opens them.
 	if len(body) > 0 || streamType != worker.StreamResponse {
 		return false, fmt.Errorf("handshake for a stream of type %q", streamType)
 	}
@@ -205,6 +215,7 @@ func (l *Listener) introduce(a *arrival) (done bool, err error) {
 		l.refuse(a, reasonUnknown, nil)
 		return true, nil
 	}
+	// await's deadline is not the stream's.
 	a.conn.SetReadDeadline(time.Time{})
 	switch l.shard(id).deliver(id, a) {
 	case delivered:
@@ -222,6 +233,8 @@ func (l *Listener) introduce(a *arrival) (done bool, err error) {
 	return true, nil
 }
 
+// refuse closes a connection and counts why. Nothing is written: to a worker whose request nobody knows, the end of the
+// connection says enough.
 func (l *Listener) refuse(a *arrival, reason string, err error) {
 	l.metrics.refused.WithLabelValues(reason).Inc()
 	if reason != reasonStopped {
@@ -235,7 +248,8 @@ func (l *Listener) refuse(a *arrival, reason string, err error) {
 const drainTimeout = time.Second
 
 // drain reads and drops what still comes until the worker closes, or enough bytes have come (0: any number), and then
-// closes. Closing with unread data would reset the connection under the worker's last words.
+// closes. Closing with unread data would reset the connection under the worker's last words. It returns at once, and
+// closes at once when the listener has stopped.
 func (l *Listener) drain(c *net.TCPConn, enough int) {
 	g := l.group.Load()
 	if g == nil || !g.Go("drain", func(context.Context) error {

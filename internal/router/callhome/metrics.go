@@ -2,21 +2,23 @@ package callhome
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why a connection was refused.
+// Why a connection was refused. These are the values of a label: charts and alerts know them.
 const (
-	reasonUnknown   = "unknown_subject"
-	reasonAbandoned = "abandoned"
-	reasonMalformed = "malformed"
-	reasonSilent    = "silent"
-	reasonCrowded   = "crowded"
-	reasonStopped   = "stopped"
+	reasonUnknown   = "unknown_subject" // no such registration, or its time has passed
+	reasonAbandoned = "abandoned"       // the request ended before its worker called
+	reasonMalformed = "malformed"       // not a handshake of a response stream
+	reasonSilent    = "silent"          // no handshake in time
+	reasonCrowded   = "crowded"         // too many connections without a handshake
+	reasonStopped   = "stopped"         // the listener is shutting down
 )
 
+// metrics are the listener's counters. Streams that end badly are counted by their users.
 type metrics struct {
 	accepted prometheus.Counter
 	refused  *prometheus.CounterVec
 }
 
+// newMetrics registers the counters with reg, if there is one. Two listeners can't share a registerer.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		accepted: prometheus.NewCounter(prometheus.CounterOpts{

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// shardCount is how many parts the registrations have, each with its own lock.
+// shardCount is how many parts the registrations have, each with its own lock. Subjects are random, so a byte of theirs
+// spreads them evenly.
 const shardCount = 64
 
 // tombstoneFor is how long an abandoned subject is remembered, so that a worker that calls late is told to stop.
@@ -18,6 +19,7 @@ const tombstoneFor = 30 * time.Second
 // subject names a stream: a random UUID.
 type subject [16]byte
 
+// newSubject returns a subject that nobody has had: a UUID of version 4.
 func newSubject() (s subject) {
 	for i := 0; i < len(s); i += 8 {
 		v := rand.Uint64()
@@ -25,6 +27,7 @@ func newSubject() (s subject) {
 			s[i+k] = byte(v >> (8 * k))
 		}
 	}
+	// Version and variant, as RFC 9562 places them.
 	s[6], s[8] = s[6]&0x0f|0x40, s[8]&0x3f|0x80
 	return s
 }
@@ -46,6 +49,7 @@ func (s subject) String() string {
 	return string(b[:])
 }
 
+// parseSubject reads a subject's text form: 32 hexadecimal digits in either case and four dashes.
 func parseSubject(b []byte) (s subject, ok bool) {
 	if len(b) != 36 {
 		return s, false
@@ -72,25 +76,29 @@ func parseSubject(b []byte) (s subject, ok bool) {
 // arrival is what a waiting stream gets: a connection and what has been read beyond its handshake, or a failure.
 type arrival struct {
 	conn *net.TCPConn
-	raw  syscall.RawConn
-	in   input
+	raw  syscall.RawConn // of conn
+	in   input           // whoever takes the arrival releases it
 	err  error
 }
 
-// shard holds part of the registrations.
+// shard holds part of the registrations. An abandoned subject keeps its place in waiting until its grave's time is
+// over.
 type shard struct {
 	mu      sync.Mutex
 	waiting map[subject]*Stream // guarded by mu; nil marks an abandoned subject
 	graves  []grave             // guarded by mu: abandoned subjects, oldest first
 }
 
+// grave says until when an abandoned subject is remembered.
 type grave struct {
 	id   subject
 	till time.Time
 }
 
+// shard returns the part that a subject belongs to.
 func (l *Listener) shard(id subject) *shard { return &l.shards[int(id[0])%shardCount] }
 
+// add registers a stream, and takes the opportunity to forget old graves: there is no goroutine for that.
 func (h *shard) add(s *Stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,6 +108,7 @@ func (h *shard) add(s *Stream) {
 	}
 }
 
+// sweepLocked forgets the graves whose time is over. They are in the order of their times, as all last equally long.
 func (h *shard) sweepLocked(now time.Time) {
 	n := 0
 	for n < len(h.graves) && !now.Before(h.graves[n].till) {
@@ -109,11 +118,15 @@ func (h *shard) sweepLocked(now time.Time) {
 	h.graves = append(h.graves[:0], h.graves[n:]...)
 }
 
+// outcome is what became of a connection that named a subject.
 type outcome uint8
 
 const (
+	// A subject that was never registered, is taken, or was abandoned long ago.
 	unknown outcome = iota
+	// The stream has the connection.
 	delivered
+	// Nobody waits any more, and the worker should be told.
 	abandoned
 )
 
@@ -139,7 +152,8 @@ func (h *shard) deliver(id subject, a *arrival) outcome {
 	}
 }
 
-// abandon ends the wait for a stream. A connection that had arrived already is returned.
+// abandon ends the wait for a stream. A connection that had arrived already is returned, and is the caller's to close;
+// with none its conn is nil.
 func (h *shard) abandon(s *Stream) (a arrival) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,33 +14,34 @@ import (
 	"github.com/portico-llm/portico/internal/fault"
 )
 
-// Stream is one worker's answer on its way. It is used by one goroutine, Fail excepted. The zero value is ready for
+// Stream is one worker's answer on its way: Expect, Await, Each, Close, in this order, of which any may be left out but
+// the first and the last. It is used by one goroutine, Fail excepted. The zero value is ready for
 // Expect.
 type Stream struct {
 	l       *Listener
-	id      subject
+	id      subject      // what the worker is to name
 	arrived chan arrival // one slot: the first of connection and failure
 
 	ctx    context.Context // ends the stream; kept because its end is noticed between two waits
 	unhook func() bool
-	hooked sync.WaitGroup // cancel, once unhook comes too late
-	conn   *net.TCPConn
-	raw    syscall.RawConn
-	in     input
-	err    error
-	step   func() bool // consumes what has been read; true ends the pump
+	hooked sync.WaitGroup  // cancel, once unhook comes too late
+	conn   *net.TCPConn    // nil until the worker has called
+	raw    syscall.RawConn // of conn, whose Read waits without a buffer
+	in     input           // read and not yet used
+	err    error           // what the last step leaves for outcome
+	step   func() bool     // consumes what has been read; true ends the pump
 
-	limit  time.Time // when waiting for the worker ends; zero: never
-	idle   time.Duration
-	wake   time.Time // the deadline that is set; zero: none
-	probed bool      // it ends a wait within probeAfter of the last read
+	limit  time.Time     // when waiting for the worker ends; zero: never
+	idle   time.Duration // moves limit with every read; 0: never
+	wake   time.Time     // the deadline that is set; zero: none
+	probed bool          // it ends a wait within probeAfter of the last read
 
 	gone     atomic.Bool // ctx has ended
 	told     atomic.Bool // the worker was told to stop, or needs no telling
 	ended    bool        // the connection has ended
 	complete bool        // the end mark has been read
 	quiet    bool        // so has the sentinel
-	closed   bool
+	closed   bool        // Close has been called
 }
 
 // lostPhrase is what clients are told when a worker's stream breaks off.
@@ -73,6 +74,7 @@ func (s *Stream) Fail(err error) {
 	}
 }
 
+// timers are stopped timers for Await, which every request needs once.
 var timers = sync.Pool{New: func() any { t := time.NewTimer(time.Hour); t.Stop(); return t }}
 
 // Await waits until the worker has called and said that it begins. It returns the worker's own error when the worker
@@ -94,11 +96,13 @@ func (s *Stream) Await(ctx context.Context, timeout time.Duration) (*worker.Erro
 	case <-t.C:
 		return nil, errSilent(timeout)
 	}
+	// From here on the end of ctx reaches the worker, whatever this goroutine is busy with.
 	s.hooked.Add(1)
 	s.unhook = context.AfterFunc(ctx, s.cancel)
 	return s.prologue(timeout)
 }
 
+// take makes the connection, and what came with it, the stream's own.
 func (s *Stream) take(a arrival) { s.conn, s.raw, s.in = a.conn, a.raw, a.in }
 
 // errSilent is the failure of a worker that accepted a request and never began. Another worker would most likely do
@@ -110,6 +114,8 @@ func errSilent(timeout time.Duration) *fault.Error {
 	}
 }
 
+// prologue reads the frame in which the worker says that it begins, or with which error it doesn't. timeout is only for
+// the message: the limit has been set.
 func (s *Stream) prologue(timeout time.Duration) (typed *worker.Error, err error) {
 	err = s.pump(func() bool {
 		header, body, n, err := worker.ParseFrame(s.in.unread())
@@ -145,7 +151,7 @@ func (s *Stream) cancel() {
 	s.conn.SetReadDeadline(past)
 }
 
-// tell tells the worker to stop, once.
+// tell tells the worker to stop, once. It may be called from two goroutines at a time, of which the first does it.
 func (s *Stream) tell() {
 	if !s.told.CompareAndSwap(false, true) {
 		return
@@ -178,7 +184,8 @@ func (s *Stream) Each(idle time.Duration, f func(body []byte, more bool) (final 
 	return err
 }
 
-// frames passes on every whole frame that has been read.
+// frames passes on every whole frame that has been read. It is a step of pump: false asks for more bytes, true ends it
+// with the outcome in s.err.
 func (s *Stream) frames(f func(body []byte, more bool) (bool, error)) bool {
 	for !s.gone.Load() {
 		header, body, n, err := worker.ParseFrame(s.in.unread())
@@ -194,6 +201,7 @@ func (s *Stream) frames(f func(body []byte, more bool) (bool, error)) bool {
 			s.err = unexpected(header, body)
 			return true
 		}
+		// A frame that is malformed is none to wait for; the next turn finds out.
 		next, err := worker.FrameSize(s.in.unread())
 		more := err == nil && next > 0 && next <= s.in.buffered()
 		final, err := f(body, more)
@@ -225,7 +233,8 @@ func unexpected(header, body []byte) error {
 	}
 }
 
-// broken is the failure of a worker that doesn't keep to the protocol.
+// broken is the failure of a worker that doesn't keep to the protocol. Another worker would not be asked: it runs the
+// same program, most likely.
 func broken(cause error) *fault.Error {
 	e := &fault.Error{Kind: fault.BadGateway, Origin: fault.FromWorker, Message: "The worker's answer could not be read"}
 	return e.Because(cause)
@@ -258,6 +267,7 @@ func (s *Stream) Close() {
 	}
 	s.closed = true
 	if s.conn == nil {
+		// The worker may have called without having been awaited.
 		a := s.l.shard(s.id).abandon(s)
 		if a.conn == nil {
 			return
@@ -268,6 +278,7 @@ func (s *Stream) Close() {
 		s.hooked.Wait() // tellTimeout at most: what it says must be said before the connection closes
 	}
 	s.tell()
+	// How many bytes the worker has still to send: the sentinel's rest after a whole answer, else nobody knows.
 	enough := 0
 	if s.complete && !s.quiet {
 		if s.in.buffered() < sentinelSize {
@@ -278,6 +289,7 @@ func (s *Stream) Close() {
 		s.quiet = enough <= 0
 	}
 	s.in.release()
+	// Both sides have said all they had to say.
 	if s.quiet {
 		finish(s.conn)
 		return
@@ -300,6 +312,7 @@ func (s *Stream) pump(step func() bool) error {
 	s.rest()
 	s.step = step
 	for {
+		// Read calls readable at once, and again whenever the socket may have more.
 		err := s.raw.Read(s.readable)
 		switch {
 		case err == nil:
@@ -311,6 +324,7 @@ func (s *Stream) pump(step func() bool) error {
 		case !s.limit.IsZero() && !time.Now().Before(s.limit):
 			return errPatience
 		}
+		// The deadline was a probe's, or passed while data came: another look is due.
 		s.disarm()
 	}
 }
@@ -351,6 +365,7 @@ func (s *Stream) readable(fd uintptr) bool {
 			return true
 		}
 		s.in.filled(n)
+		// Any bytes count as a sign of life, a part of a frame too.
 		if s.idle > 0 {
 			s.limit = time.Now().Add(s.idle)
 		}
@@ -402,6 +417,7 @@ func (s *Stream) wakeBy(t time.Time) {
 	s.setDeadline(t)
 }
 
+// disarm forgets a deadline that has passed, without which the next wait would end at once.
 func (s *Stream) disarm() {
 	s.wake, s.probed = time.Time{}, false
 	s.setDeadline(time.Time{})

@@ -29,10 +29,10 @@ import (
 
 // Options are what a Dispatcher is built from. Snapshots, Policy, CallHome and one plane are required.
 type Options struct {
-	Snapshots func() *router.Snapshot
-	Policy    router.Policy
-	NATS, TCP router.Plane // nil: instances that ask for it can't be reached
-	CallHome  *callhome.Listener
+	Snapshots func() *router.Snapshot // the current one; called with every request, so it must be quick
+	Policy    router.Policy           // chooses among candidates, from many goroutines at a time
+	NATS, TCP router.Plane            // nil: instances that ask for it can't be reached
+	CallHome  *callhome.Listener      // runs while requests are dispatched
 
 	// HandshakeTimeout is how long a worker that accepted a request has to begin. Workers that are full queue what they
 	// accept, so it is generous: 30 s when zero.
@@ -50,6 +50,7 @@ type Options struct {
 	Log        *slog.Logger          // nil: slog.Default()
 }
 
+// withDefaults returns o with every option set that has a default.
 func (o Options) withDefaults() Options {
 	if o.HandshakeTimeout <= 0 {
 		o.HandshakeTimeout = 30 * time.Second
@@ -75,9 +76,9 @@ type Dispatcher struct {
 	metrics *metrics
 	began   time.Time // instants are kept as distances from here
 
-	table    atomic.Pointer[table]
-	mu       sync.Mutex // held while a table is made
-	inFlight atomic.Int64
+	table    atomic.Pointer[table] // never nil; replaced as a whole
+	mu       sync.Mutex            // held while a table is made
+	inFlight atomic.Int64          // from Dispatch to its failure or the stream's Close
 }
 
 var _ router.Dispatcher = (*Dispatcher)(nil)
@@ -89,27 +90,31 @@ func New(opts Options) *Dispatcher {
 	return d
 }
 
-// InFlight returns the number of requests that are being dispatched or answered.
+// InFlight returns the number of requests that are being dispatched or answered. It may be old as soon as it is read.
 func (d *Dispatcher) InFlight() int64 { return d.inFlight.Load() }
 
-// now returns the time since the dispatcher began.
+// now returns the time since the dispatcher began: a number that atomics hold, and that no change of the wall clock
+// moves.
 func (d *Dispatcher) now() time.Duration { return time.Since(d.began) }
 
-// attempt is the memory that one request needs until its stream begins.
+// attempt is the memory that one request needs until its stream begins, used again by others. Nothing of it may be kept
+// by planes, policies or streams.
 type attempt struct {
-	envelope   []byte
-	message    router.Message
+	envelope   []byte         // control header and body, framed
+	message    router.Message // around the envelope
 	query      router.Query
 	candidates []router.Candidate
 	states     []*instance // of candidates
-	tried      []*instance
+	tried      []*instance // in the order of the tries
 }
 
+// attempts keeps the memory of requests that have ended.
 var attempts = sync.Pool{New: func() any { return new(attempt) }}
 
 // maxPooled is the largest envelope whose memory is kept for another request.
 const maxPooled = 1 << 20
 
+// release gives the memory back. What it points to is let go: an idle pool shall not keep old snapshots alive.
 func (a *attempt) release() {
 	if cap(a.envelope) > maxPooled {
 		a.envelope = nil
@@ -123,7 +128,9 @@ func (a *attempt) release() {
 	attempts.Put(a)
 }
 
-// Dispatch implements router.Dispatcher.
+// Dispatch implements router.Dispatcher. It blocks until a worker has begun to answer, every worker that may be tried
+// has failed, or ctx ends. Each try takes HandshakeTimeout at most, beside the plane's own times. The caller closes the
+// stream; until then the request counts as in flight.
 func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
 	entered := time.Now()
 	d.inFlight.Add(1)
@@ -138,12 +145,14 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	return s, nil
 }
 
-// left notes that a request is over.
+// left notes that a request is over, once for each that was counted.
 func (d *Dispatcher) left() {
 	d.inFlight.Add(-1)
 	d.metrics.inFlight.Dec()
 }
 
+// dispatch tries one instance after another until one begins. It gives up when the failure is the request's own, when
+// ctx has ended, when the client insists on one worker, or after MaxAttempts; the last failure is the outcome.
 func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt, entered time.Time) (*stream, error) {
 	var last error
 	for len(a.tried) < d.opts.MaxAttempts {
@@ -164,6 +173,7 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		// The caller is told of every try, so that it can exclude the instance when the request comes again.
 		if call.Failed != nil {
 			call.Failed(in.record.InstanceID, err)
 		}
@@ -177,7 +187,8 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 	return nil, last
 }
 
-// blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried.
+// blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried. What a
+// worker itself says of a request would be said by any other, so that is final.
 func (d *Dispatcher) blame(in *instance, err error) bool {
 	f, ok := errors.AsType[*fault.Error](err)
 	switch {
@@ -198,6 +209,7 @@ func (d *Dispatcher) blame(in *instance, err error) bool {
 // errBeginning marks the failure of a worker that was reached and couldn't begin: others may, but it isn't lost.
 var errBeginning = errors.New("worker could not begin")
 
+// quarantine leaves in aside for a while. It counts from now each time: an instance that stays lost stays aside.
 func (d *Dispatcher) quarantine(in *instance, why error) {
 	if d.opts.QuarantineFor <= 0 {
 		return
@@ -208,7 +220,8 @@ func (d *Dispatcher) quarantine(in *instance, why error) {
 		"for", d.opts.QuarantineFor, "error", why)
 }
 
-// pick chooses an instance that has not been tried.
+// pick chooses an instance that has not been tried. Its failures say why there is none: the endpoint has none, all are
+// full, or the policy refuses. What is known of instances may change right after; that is found out by trying.
 func (d *Dispatcher) pick(call *router.Call, a *attempt) (*instance, error) {
 	ep := d.current().endpoints[call.Endpoint]
 	if ep == nil {
@@ -220,6 +233,7 @@ func (d *Dispatcher) pick(call *router.Call, a *attempt) (*instance, error) {
 	if err := d.gather(ep, call, a); err != nil {
 		return nil, err
 	}
+	// Ordinals count tries, so that a second one moves on in a policy that takes turns.
 	a.query = router.Query{
 		RequestID: call.RequestID, TokenIDs: call.TokenIDs,
 		Ordinal: ep.ordinal.Add(1) - 1, Random: rand.IntN,
@@ -234,6 +248,7 @@ func (d *Dispatcher) pick(call *router.Call, a *attempt) (*instance, error) {
 // gather lists the candidates: the instances of the endpoint that serve the call, are not left aside, were not tried.
 func (d *Dispatcher) gather(ep *endpoint, call *router.Call, a *attempt) error {
 	a.candidates, a.states = a.candidates[:0], a.states[:0]
+	// full counts those that would do but for their load: their failure is another, and asks to come again.
 	now, full := d.now(), 0
 	for _, in := range ep.instances {
 		switch {
@@ -256,6 +271,7 @@ func (d *Dispatcher) gather(ep *endpoint, call *router.Call, a *attempt) error {
 	return errNoWorkers(call.Endpoint)
 }
 
+// has reports whether an instance was tried, under this record or an earlier one. The list is short.
 func (a *attempt) has(in *instance) bool {
 	for _, t := range a.tried {
 		if t == in || t.record.InstanceID == in.record.InstanceID {
@@ -265,7 +281,7 @@ func (a *attempt) has(in *instance) bool {
 	return false
 }
 
-// pinned returns the instance that the client insists on.
+// pinned returns the instance that the client insists on, or why it can't be had: no other is taken in its place.
 func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) {
 	now := d.now()
 	for _, in := range ep.instances {
@@ -284,10 +300,13 @@ func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) 
 	return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
 }
 
+// errNoWorkers is the failure of a request that no instance could be tried for.
 func errNoWorkers(id worker.EndpointID) *fault.Error {
 	return fault.New(fault.Unavailable, "No workers available for endpoint %s", id)
 }
 
+// errBusy is the failure of a request whose workers are all full. It asks to come again when they are no longer left
+// aside, since sooner nothing would have changed.
 func (d *Dispatcher) errBusy(message string) *fault.Error {
 	e := fault.New(fault.Overloaded, "%s", message)
 	e.RetryAfter = d.opts.OverloadedFor

@@ -9,12 +9,15 @@ import (
 	"github.com/portico-llm/portico/internal/fault"
 )
 
-// verdict is what a worker's error class means to a client: a kind, and the text shown when the worker gave none.
+// verdict is what a worker's error class means to a client: a kind, and the text shown when the worker gave none. The
+// text is fit for anybody: it says nothing of the deployment.
 type verdict struct {
 	kind   fault.Kind
 	phrase string
 }
 
+// verdictOf returns the verdict of a class, as workers name them; a class that nobody knows is an internal error. The
+// phrases are Dynamo's, which clients may look for.
 func verdictOf(class string) verdict {
 	switch class {
 	case "InvalidRequest":
@@ -49,12 +52,16 @@ func verdictOf(class string) verdict {
 	return verdict{fault.Internal, "Internal server error"}
 }
 
-// Fault turns a worker's error into a failure. Only what the worker marked as public is shown.
+// Fault turns a worker's error into a failure. Only what the worker marked as public is shown. The whole error is the
+// failure's cause, for logs. What says that the worker is lost has the transport as its origin, so that it may be tried
+// elsewhere.
 func Fault(e *worker.Error) *fault.Error {
+	// A request that waited too long for its turn was too much for the service, whatever class it comes with.
 	if e.Reason == "router.queue_deadline_exceeded" {
 		return worded(e, verdict{fault.RateLimited, "Rate limit exceeded"})
 	}
 	if e.Class == "Internal" && e.PublicType == "" {
+		// Engines behind a worker report their failures as internal ones with a status inside.
 		if f := stated(e.Message); f != nil {
 			return f.Because(e)
 		}
@@ -62,6 +69,7 @@ func Fault(e *worker.Error) *fault.Error {
 	return worded(e, verdictOf(e.Class))
 }
 
+// worded returns the failure of a verdict, in the worker's public words where there are some.
 func worded(e *worker.Error, v verdict) *fault.Error {
 	f := &fault.Error{Kind: v.kind, Origin: fault.FromWorker, Message: v.phrase}
 	if lostReason(e.Reason) {
@@ -69,14 +77,17 @@ func worded(e *worker.Error, v verdict) *fault.Error {
 	}
 	switch e.PublicType {
 	case "":
+	// A text for the client, in place of the verdict's.
 	case "message":
 		if e.Public != "" {
 			f.Message = e.Public
 		}
 	default:
+		// Details that aren't an object are dropped: the message is still worth sending.
 		if json.Unmarshal(e.PublicRaw, &f.Details) != nil {
 			f.Details = nil
 		}
+		// The code by which OpenAI's clients tell this error from other bad requests.
 		if e.PublicType == "context_length" {
 			f.Code = "context_length_exceeded"
 		}
@@ -114,6 +125,8 @@ func stated(message string) *fault.Error {
 		f.Kind, f.Message = fault.Unavailable, verdictOf("Unavailable").phrase
 	case overloadedStatus:
 		f.Kind, f.Message = fault.Overloaded, verdictOf("CapacityExhausted").phrase
+	// Client errors of other kinds are bad requests. Anything else is the engine's own trouble, whose status is a
+	// detail.
 	default:
 		if m.Code < 400 || m.Code > 499 {
 			f.Message, f.Details = verdictOf("Internal").phrase, map[string]any{"backend_status": m.Code}
@@ -121,6 +134,7 @@ func stated(message string) *fault.Error {
 		}
 		f.Kind = fault.BadRequest
 	}
+	// The status's own words: the engine's are private.
 	if f.Message == "" {
 		if f.Message = http.StatusText(m.Code); f.Message == "" {
 			f.Message = verdictOf("InvalidRequest").phrase

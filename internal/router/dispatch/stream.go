@@ -11,26 +11,28 @@ import (
 	"github.com/portico-llm/portico/internal/router/callhome"
 )
 
-// stream is a router.Stream over one called-home connection.
+// stream is a router.Stream over one called-home connection. For one goroutine, but for accepted, which a plane calls.
 type stream struct {
-	home  callhome.Stream
+	home  callhome.Stream // the connection; registered before the request is sent
 	d     *Dispatcher
-	in    *instance
-	codec worker.Codec
-	raw   bool
-	sent  time.Time
-	first bool // an item has been read
-	over  bool
+	in    *instance    // where the request went
+	codec worker.Codec // of the items
+	raw   bool         // items keep their data as it came
+	sent  time.Time    // when the plane was given the message
+	first bool         // an item has been read
+	over  bool         // abandoned or closed
 }
 
 var _ router.Stream = (*stream)(nil)
 
+// items are what streams decode into; they keep their slices from one stream to the next.
 var items = sync.Pool{New: func() any { return new(worker.Item) }}
 
 // Instance implements router.Stream.
 func (s *stream) Instance() *worker.Instance { return s.in.record }
 
-// Each implements router.Stream. Error items are passed to f like any other.
+// Each implements router.Stream. Error items are passed to f like any other. An item is f's for the time of the call. A
+// worker that is lost on the way is left aside here, since nobody else knows which it was.
 func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 	it := items.Get().(*worker.Item)
 	var own error // f's, which says nothing of the worker
@@ -38,6 +40,7 @@ func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 		if err := s.decode(body, it); err != nil {
 			return false, err
 		}
+		// The end mark alone carries nothing that f could use.
 		if it.Final && !it.HasData && it.Err == nil && it.Event == "" {
 			return true, nil
 		}
@@ -47,6 +50,7 @@ func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 	it.Reset()
 	items.Put(it)
 	switch f, ok := errors.AsType[*fault.Error](err); {
+	// f has had enough, which is a good end.
 	case errors.Is(own, router.ErrStop):
 		return nil
 	case own == nil && ok && f.Origin == fault.FromTransport:
@@ -55,6 +59,8 @@ func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 	return err
 }
 
+// decode reads one item. The first says how long the answer took to begin; an error item may say that its worker is
+// lost.
 func (s *stream) decode(body []byte, it *worker.Item) error {
 	decode := worker.DecodeItem
 	if s.raw {
@@ -76,7 +82,8 @@ func (s *stream) decode(body []byte, it *worker.Item) error {
 	return nil
 }
 
-// Close implements router.Stream.
+// Close implements router.Stream. A worker that has not finished is told to stop; Close doesn't wait for it to do so.
+// It may be called again.
 func (s *stream) Close() error {
 	if s.over {
 		return nil
@@ -86,7 +93,7 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// abandon releases the stream of an attempt.
+// abandon releases the stream of an attempt, and its place in the instance's load. To be called once.
 func (s *stream) abandon() {
 	s.over = true
 	s.home.Close()

@@ -13,13 +13,14 @@ import (
 	"github.com/portico-llm/portico/internal/router/callhome"
 )
 
-// table is what a Dispatcher knows of the instances of one snapshot.
+// table is what a Dispatcher knows of the instances of one snapshot. It is never changed once it is in place, but for
+// the atomics and the loads in it.
 type table struct {
-	snapshot  *router.Snapshot
+	snapshot  *router.Snapshot // nil in the first table, before there was any
 	endpoints map[worker.EndpointID]*endpoint
 }
 
-// endpoint lists the instances of one endpoint, by id.
+// endpoint lists the instances of one endpoint, by id. A nil endpoint has none.
 type endpoint struct {
 	instances []*instance
 	ordinal   atomic.Uint64 // counts choices
@@ -35,21 +36,25 @@ type instance struct {
 	overloaded  atomic.Int64 // likewise
 }
 
-// load holds what survives a changed record.
+// load holds what survives a changed record: the requests that the worker has, whatever it says of itself now.
 type load struct {
-	inFlight atomic.Int64
+	inFlight atomic.Int64 // requests of this frontend, from the try to the stream's end
 
 	mu      sync.Mutex
 	pending map[*callhome.Stream]struct{} // guarded by mu: streams whose worker hasn't called yet
 	gone    bool                          // guarded by mu: discovery has removed the instance
 }
 
+// newInstance returns an instance that is not left aside.
 func newInstance(record *worker.Instance, l *load) *instance {
 	return &instance{record: record, load: l, inFlight: &l.inFlight}
 }
 
+// setAside leaves the instance aside for one of two reasons, quarantined or overloaded, until a time. The last call
+// counts.
 func (in *instance) setAside(what *atomic.Int64, till time.Duration) { what.Store(int64(till)) }
 
+// aside reports whether the instance is left aside for a reason now.
 func (in *instance) aside(what *atomic.Int64, now time.Duration) bool {
 	return what.Load() > int64(now)
 }
@@ -59,7 +64,7 @@ func errGone() *fault.Error {
 	return fault.Lost(errors.New("removed from discovery"), "The worker disconnected before it began to answer")
 }
 
-// expect notes a stream that waits for the instance to call.
+// expect notes a stream that waits for the instance to call, so that remove finds it. It fails when that has happened.
 func (l *load) expect(s *callhome.Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,13 +75,15 @@ func (l *load) expect(s *callhome.Stream) error {
 	return nil
 }
 
+// met forgets a stream: its worker has called, or the wait is over.
 func (l *load) met(s *callhome.Stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pending, s)
 }
 
-// remove fails the streams that wait for an instance that has gone.
+// remove fails the streams that wait for an instance that has gone. Those whose answer has begun go on: their
+// connection says when it ends, and a worker that shuts down in good order still finishes them.
 func (l *load) remove() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +93,7 @@ func (l *load) remove() {
 	}
 }
 
-// current returns the table of the current snapshot.
+// current returns the table of the current snapshot. Nearly always that is the one at hand, and no lock is taken.
 func (d *Dispatcher) current() *table {
 	t := d.table.Load()
 	if snap := d.opts.Snapshots(); snap != t.snapshot {
@@ -99,10 +106,14 @@ func (d *Dispatcher) current() *table {
 // change, so that requests that wait for a worker that has gone fail at once.
 func (d *Dispatcher) Refresh() { d.current() }
 
+// rebuild makes the table of the current snapshot, once for all who find theirs old. Instances that were known keep
+// what was known of them. The new table is in place before the streams of removed instances fail: their next try must
+// not find them again.
 func (d *Dispatcher) rebuild() *table {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old, snap := d.table.Load(), d.opts.Snapshots()
+	// Somebody else has done it, maybe with a later snapshot.
 	if snap == old.snapshot || (old.snapshot != nil && snap.Version < old.snapshot.Version) {
 		return old
 	}
@@ -110,6 +121,7 @@ func (d *Dispatcher) rebuild() *table {
 	for id, records := range snap.Instances {
 		ep := &endpoint{instances: make([]*instance, 0, len(records))}
 		before := old.endpoints[id]
+		// Policies that take turns go on where they were.
 		if before != nil {
 			ep.ordinal.Store(before.ordinal.Load())
 		}
@@ -136,12 +148,14 @@ func (ep *endpoint) carry(record *worker.Instance) *instance {
 	switch {
 	case in == nil:
 		return newInstance(record, &load{pending: map[*callhome.Stream]struct{}{}})
+	// Snapshots share the records that haven't changed; a record that was read again is equal to its old self.
 	case in.record == record || reflect.DeepEqual(in.record, record):
 		return in
 	}
 	return newInstance(record, in.load)
 }
 
+// find returns the instance of an id, or nil.
 func (ep *endpoint) find(id uint64) *instance {
 	if ep == nil {
 		return nil
@@ -154,4 +168,5 @@ func (ep *endpoint) find(id uint64) *instance {
 	return nil
 }
 
+// has reports whether an instance is there.
 func (ep *endpoint) has(id uint64) bool { return ep.find(id) != nil }

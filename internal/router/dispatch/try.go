@@ -11,15 +11,17 @@ import (
 )
 
 // starter is a plane that can send a message without waiting until it is accepted. The worker's call says that, too,
-// which saves a request one change of goroutines.
+// which saves a request one change of goroutines. done is called exactly once, unless Start returns an error.
 type starter interface {
 	Start(ctx context.Context, m *router.Message, done func(error)) error
 }
 
-// try sends the call to one instance and waits until it has begun.
+// try sends the call to one instance and waits until it has begun. After an error nothing of it is left: the worker, if
+// it should call, is told to stop. entered is when the request came in.
 func (d *Dispatcher) try(
 	ctx context.Context, call *router.Call, a *attempt, in *instance, entered time.Time,
 ) (*stream, error) {
+	// An instance is reached over one plane, the one whose address it announced.
 	plane := d.opts.NATS
 	if in.record.Transport.NATS == "" {
 		plane = d.opts.TCP
@@ -27,6 +29,7 @@ func (d *Dispatcher) try(
 	if plane == nil {
 		return nil, fault.Lost(errors.New("no plane for the worker's transport"), "The worker can't be reached")
 	}
+	// Registered before anything is sent: a worker may call before the plane has its answer.
 	s := &stream{d: d, in: in, raw: call.Raw, codec: in.record.Codec()}
 	d.opts.CallHome.Expect(&s.home)
 	in.inFlight.Add(1)
@@ -37,13 +40,15 @@ func (d *Dispatcher) try(
 	return s, nil
 }
 
-// reach delivers the call and waits for the worker.
+// reach delivers the call and waits for the worker. An instance that leaves discovery meanwhile ends the wait, as do a
+// refusal by the plane, HandshakeTimeout and ctx.
 func (d *Dispatcher) reach(
 	ctx context.Context, call *router.Call, a *attempt, s *stream, plane router.Plane, entered time.Time,
 ) error {
 	if err := a.seal(call, s, d.opts.CallHome.Address()); err != nil {
 		return err
 	}
+	// From here until met, the instance's removal ends the wait.
 	if err := s.in.load.expect(&s.home); err != nil {
 		return err
 	}
@@ -54,14 +59,17 @@ func (d *Dispatcher) reach(
 		return err
 	}
 	typed, err := s.home.Await(ctx, d.opts.HandshakeTimeout)
+	// The worker's own word stands above what became of the connection.
 	if typed != nil {
 		return errPrologue(typed)
 	}
 	return err
 }
 
-// deliver sends the message. A failure that comes later ends the wait for the worker.
+// deliver sends the message. A failure that comes later ends the wait for the worker. Planes without Start make it wait
+// for the acceptance first.
 func (d *Dispatcher) deliver(ctx context.Context, m *router.Message, s *stream, plane router.Plane) error {
+	// Both of this project's planes can start.
 	p, ok := plane.(starter)
 	if !ok {
 		err := plane.Deliver(ctx, m)
@@ -71,7 +79,8 @@ func (d *Dispatcher) deliver(ctx context.Context, m *router.Message, s *stream, 
 	return p.Start(ctx, m, s.accepted)
 }
 
-// accepted takes the plane's word on the message.
+// accepted takes the plane's word on the message. It runs on the plane's goroutine and must not block. It may come
+// after the worker's call, or after the request's end, and then changes nothing but the metric.
 func (s *stream) accepted(err error) {
 	if err != nil {
 		s.home.Fail(err)
@@ -80,22 +89,26 @@ func (s *stream) accepted(err error) {
 	s.d.metrics.send.Observe(time.Since(s.sent).Seconds())
 }
 
-// seal makes the message: control header and body are appended in place to one buffer.
+// seal makes the message: control header and body are appended in place to one buffer. Room for the frame's head is
+// left in front, since it holds the lengths of both.
 func (a *attempt) seal(call *router.Call, s *stream, address string) error {
 	control := worker.Control{
 		ID: call.RequestID, Codec: s.codec, Metadata: call.Metadata,
 		Conn: worker.Connection{Address: address, Subject: s.home.Subject(), Context: call.RequestID},
 	}
+	// b's bytes are used again by later tries and requests, grown if need be.
 	b := worker.AppendControl(worker.BeginFrame(a.envelope[:0]), &control)
 	header := len(b) - worker.FrameHead
 	if header > worker.MaxControl {
 		return fault.New(fault.HeaderTooLarge, "The request's metadata is too large")
 	}
+	// The body is encoded for each try, since instances may differ in their codecs.
 	body, err := call.Body(b, s.codec)
 	if err != nil {
 		return fault.New(fault.Internal, "The request could not be encoded").Because(err)
 	}
 	worker.PutFrameHead(body, header, len(body)-len(b))
+	// Kept in any case: it may have been moved to larger memory.
 	a.envelope = body
 	a.message = router.Message{
 		Instance: s.in.record, RequestID: call.RequestID, Envelope: body,
@@ -104,7 +117,8 @@ func (a *attempt) seal(call *router.Call, s *stream, address string) error {
 	return nil
 }
 
-// errPrologue is the failure of a worker that said that it can't begin. An invalid request, a cancelled one and an
+// errPrologue is the failure of a worker that said that it can't begin, in the prologue of its stream. An invalid
+// request, a cancelled one and an
 // engine that is full are what they are; anything else may go better elsewhere.
 func errPrologue(e *worker.Error) error {
 	switch e.Reason {
@@ -116,6 +130,7 @@ func errPrologue(e *worker.Error) error {
 		return Fault(e)
 	}
 	f := fault.Lost(errors.Join(errBeginning, e), "The worker failed before it began to answer")
+	// The worker itself says that it is lost: without errBeginning it is left aside, too.
 	if lostReason(e.Reason) {
 		f = f.Because(e)
 	}

@@ -23,10 +23,10 @@ type Process struct {
 	Name string
 	Log  string // file with its output
 
-	pid   int
-	done  chan struct{} // closed after the program's end
-	state *os.ProcessState
-	group *lifecycle.Group
+	pid   int              // set before Start returns
+	done  chan struct{}    // closed after the program's end
+	state *os.ProcessState // to be read after done
+	group *lifecycle.Group // its one goroutine waits for the program
 }
 
 // Spec is a program to start.
@@ -38,12 +38,14 @@ type Spec struct {
 	Log  string   // file for its output; appended to
 }
 
-// Start starts a program. When this process dies, however it dies, the kernel kills the program.
+// Start starts a program. When this process dies, however it dies, the kernel kills the program. It returns once the
+// program runs, which says nothing of its being ready; whoever calls Start has to Stop or Kill it.
 func Start(spec Spec) (*Process, error) {
 	log, err := os.OpenFile(spec.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
+	// The program has a descriptor of its own by then.
 	defer log.Close()
 	cmd := exec.Command(spec.Args[0], spec.Args[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = spec.Env, spec.Dir, log, log
@@ -52,6 +54,7 @@ func Start(spec Spec) (*Process, error) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{Name: spec.Name, Log: spec.Log, done: make(chan struct{}), group: lifecycle.New(context.Background())}
+	// One place: the goroutine goes on to wait for the program without being heard.
 	started := make(chan error, 1)
 	p.group.Go(spec.Name, func(context.Context) error {
 		// The death signal comes when the starting thread ends, so this thread stays until the program has ended.
@@ -90,7 +93,7 @@ func (p *Process) ExitCode(within time.Duration) int {
 	}
 }
 
-// Signal sends a signal, unless the program has ended.
+// Signal sends a signal, unless the program has ended: its id may be another's by then.
 func (p *Process) Signal(s syscall.Signal) {
 	select {
 	case <-p.done:
@@ -99,7 +102,8 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// Stop ends the program: politely, and after the grace period by force. It returns when the program has ended.
+// Stop ends the program: politely, and after the grace period by force. It returns when the program has ended, and may
+// be called again.
 func (p *Process) Stop(grace time.Duration) {
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -109,13 +113,13 @@ func (p *Process) Stop(grace time.Duration) {
 	}
 }
 
-// Kill ends the program at once and waits for it.
+// Kill ends the program at once and waits for it. The kernel kills what can't be asked, so the wait is short.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Tail returns the last lines of the program's output, for error messages.
+// Tail returns the last lines of the program's output, for error messages. A log that can't be read says so itself.
 func (p *Process) Tail(lines int) string {
 	b, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -130,6 +134,8 @@ func (p *Process) WaitFor(within time.Duration, ready func() error) error {
 	return poll(within, p.done, ready, func() string { return p.Name + ":\n" + p.Tail(20) })
 }
 
+// poll asks ready every 50 ms until it returns nil. The error after the time, or once done is closed, has ready's last
+// one and what context says, which is asked then only.
 func poll(within time.Duration, done <-chan struct{}, ready func() error, context func() string) error {
 	deadline := time.After(within)
 	for {
@@ -147,7 +153,8 @@ func poll(within time.Duration, done <-chan struct{}, ready func() error, contex
 	}
 }
 
-// FreePort returns a loopback port that nobody listens on now.
+// FreePort returns a loopback port that nobody listens on now. Somebody may take it before its user does: programs that
+// can choose a port themselves had better do so.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -159,6 +166,8 @@ func FreePort() (int, error) {
 
 // FreeSmallPort returns a free loopback port below 32768: Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number.
 func FreeSmallPort() (int, error) {
+	// Above what other programs like to use, below the ports that outgoing connections get. Drawn at random, since
+	// packages are tested side by side.
 	const low, high, tries = 20000, 32767, 50
 	for range tries {
 		port := low + rand.IntN(high-low)
@@ -170,4 +179,5 @@ func FreeSmallPort() (int, error) {
 	return 0, errors.New("no free port below 32768 found")
 }
 
+// loopback returns the address of a port of this machine.
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

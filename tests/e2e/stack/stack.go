@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The request planes and discovery backends.
+// The request planes and discovery backends, in the words of DYN_REQUEST_PLANE and DYN_DISCOVERY_BACKEND.
 const (
 	PlaneTCP    = "tcp"
 	PlaneNATS   = "nats"
@@ -33,7 +33,7 @@ const (
 // startTimeout bounds the start of one program: Python takes seconds, more on a busy machine.
 const startTimeout = 90 * time.Second
 
-// Tools are the programs outside the repository's Go code.
+// Tools are the programs outside the repository's Go code. They are shared by all stacks and not changed.
 type Tools struct {
 	Root string // of the repository
 	Venv string // with Dynamo and the real model's packages
@@ -42,6 +42,7 @@ type Tools struct {
 
 // Installed reports whether the Python peers are there: installing them takes minutes, which a plain go test shall not.
 func Installed(root string) bool {
+	// Whoever keeps an environment of their own has installed it.
 	if os.Getenv("PORTICO_VENV") != "" {
 		return true
 	}
@@ -49,7 +50,8 @@ func Installed(root string) bool {
 	return err == nil
 }
 
-// FindTools prepares the peers and returns where they are. root is the repository's folder.
+// FindTools prepares the peers and returns where they are. root is the repository's folder. The scripts do nothing when
+// all is there; the first time they install and build for minutes, from the network.
 func FindTools(root string, etcd bool) (*Tools, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -68,10 +70,12 @@ func FindTools(root string, etcd bool) (*Tools, error) {
 	return t, nil
 }
 
-// script runs a set-up script and returns the last line it printed.
+// script runs a set-up script and returns the last line it printed: the path of what it has prepared. Its progress goes
+// to this program's error output.
 func script(path string) (string, error) {
 	cmd := exec.Command(path)
 	cmd.Stderr = os.Stderr
+	// No bound on the time: installing depends on the network, and go test has a time-out of its own.
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
@@ -90,7 +94,7 @@ type Options struct {
 	ZMQEvents bool
 }
 
-// Stack is one deployment.
+// Stack is one deployment. Its ports and folders are its own, so that several may run side by side.
 type Stack struct {
 	Options
 	NATS *NATS // nil when nothing needs it
@@ -98,12 +102,13 @@ type Stack struct {
 
 	tools *Tools
 
-	mu        sync.Mutex // guards below
-	processes []*Process
-	logs      map[string]int
+	mu        sync.Mutex     // guards below
+	processes []*Process     // in the order of their start
+	logs      map[string]int // how many files each name has
 }
 
-// New starts the servers of a stack.
+// New starts the servers of a stack. Workers and frontends are started by the caller, in any order. After an error
+// nothing is left running.
 func New(tools *Tools, options Options) (*Stack, error) {
 	s := &Stack{Options: options, tools: tools, logs: map[string]int{}}
 	if s.LeaseTTL == 0 {
@@ -119,6 +124,8 @@ func New(tools *Tools, options Options) (*Stack, error) {
 	return s, nil
 }
 
+// startServers starts NATS and etcd as far as they are needed. NATS carries the workers' events, too, unless they use
+// ZMQ for them.
 func (s *Stack) startServers() error {
 	if s.Plane == PlaneNATS || !s.ZMQEvents {
 		port, err := FreePort()
@@ -142,7 +149,8 @@ func (s *Stack) startServers() error {
 	return nil
 }
 
-// Close ends everything the stack started, latest first.
+// Close ends everything the stack started, latest first: frontends and workers say goodbye to servers that still run.
+// It may be called after any of them has ended.
 func (s *Stack) Close() {
 	s.mu.Lock()
 	running := slices.Clone(s.processes)
@@ -158,7 +166,7 @@ func (s *Stack) Close() {
 	}
 }
 
-// Ended returns the last output of the processes that have ended, for error messages.
+// Ended returns the last output of the processes that have ended, for error messages; empty when all are running.
 func (s *Stack) Ended() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,9 +181,10 @@ func (s *Stack) Ended() string {
 	return b.String()
 }
 
+// fileKV is the folder of the file backend. It is made for every stack and used by those that have the backend.
 func (s *Stack) fileKV() string { return filepath.Join(s.Dir, "kv") }
 
-// logFile returns a fresh log file name.
+// logFile returns a fresh log file name: a program that is started again doesn't write over what it said before.
 func (s *Stack) logFile(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,6 +194,7 @@ func (s *Stack) logFile(name string) string {
 
 // Env is the environment of a process of the stack: the same variables for the reference and for this project.
 func (s *Stack) Env(extra ...string) []string {
+	// Models come from folders, bytecode would be written into the environment, and every listener stays on loopback.
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir, "TMPDIR=" + s.Dir, "LANG=C.UTF-8",
 		"HF_HUB_OFFLINE=1", "PYTHONDONTWRITEBYTECODE=1", "DYN_LOG=warn",
@@ -194,6 +204,7 @@ func (s *Stack) Env(extra ...string) []string {
 	if s.Backend == BackendFile {
 		env = append(env, "DYN_FILE_KV="+s.fileKV())
 	} else {
+		// The lease's time is given in whole seconds.
 		env = append(env, "ETCD_ENDPOINTS="+s.Etcd.URL(), "ETCD_LEASE_TTL="+strconv.Itoa(int(s.LeaseTTL.Seconds())))
 	}
 	if s.NATS != nil {
@@ -202,7 +213,7 @@ func (s *Stack) Env(extra ...string) []string {
 	return append(env, extra...)
 }
 
-// Run starts a program of the stack.
+// Run starts a program of the stack, which Close ends. It doesn't wait for it to be ready.
 func (s *Stack) Run(name string, env []string, args ...string) (*Process, error) {
 	p, err := Start(Spec{Name: name, Args: args, Env: env, Log: s.logFile(name)})
 	if err != nil {
@@ -222,26 +233,29 @@ func (t *Tools) Model() string {
 	return filepath.Join(t.Root, "configs", "models", "smollm2-135m-instruct")
 }
 
-// Mocker starts Dynamo's mocker for a model folder. It returns before the mocker has registered.
+// Mocker starts Dynamo's mocker for a model folder: a worker that speaks the real protocol and makes up its tokens. It
+// returns before the mocker has registered; WaitModel waits for that.
 func (s *Stack) Mocker(model, name string, args ...string) (*Process, error) {
 	return s.Run("mocker", s.Env(), append([]string{
 		s.Python(), "-m", "dynamo.mocker", "--model-path", model, "--model-name", name}, args...)...)
 }
 
-// RealWorker starts the worker with the real model, under the name smollm2.
+// RealWorker starts the worker with the real model, under the name smollm2. It computes on the CPU, and loads for seconds
+// before it registers.
 func (s *Stack) RealWorker(args ...string) (*Process, error) {
 	return s.Run("worker", s.Env(), append([]string{
 		s.Python(), filepath.Join(s.tools.Root, "tests", "peers", "smollm2_worker.py"), "--model-path", s.tools.Model()}, args...)...)
 }
 
-// Frontend is a running frontend.
+// Frontend is a running frontend. Its methods are safe for concurrent use.
 type Frontend struct {
 	*Process
-	Kind string
-	URL  string
+	Kind string // Dynamo or Portico
+	URL  string // base, without a slash at the end
 }
 
-// StartFrontend starts a frontend of the kind, with further variables, and waits until it answers.
+// StartFrontend starts a frontend of the kind, with further variables, which stand above the stack's, and waits until
+// it answers, startTimeout at most. It may serve no model yet.
 func (s *Stack) StartFrontend(kind string, extraEnv ...string) (*Frontend, error) {
 	port, err := FreePort()
 	if err != nil {
@@ -263,7 +277,9 @@ func (s *Stack) StartFrontend(kind string, extraEnv ...string) (*Frontend, error
 	default:
 		return nil, fmt.Errorf("no frontend %q: want %s or %s", kind, Dynamo, Portico)
 	}
+	// Both understand these flags; everything else comes from the environment.
 	args = append(args, "--http-host", "127.0.0.1", "--http-port", strconv.Itoa(port))
+	// The port may have been taken since: then the frontend ends at once, and WaitFor with it.
 	p, err := s.Run(kind, env, args...)
 	if err != nil {
 		return nil, err
@@ -279,7 +295,7 @@ func (s *Stack) StartFrontend(kind string, extraEnv ...string) (*Frontend, error
 	return f, nil
 }
 
-// Models lists the models the frontend serves.
+// Models lists the models the frontend serves, in its order. A frontend that doesn't answer in two seconds is an error.
 func (f *Frontend) Models() ([]string, error) {
 	c := http.Client{Timeout: 2 * time.Second}
 	res, err := c.Get(f.URL + "/v1/models")
@@ -306,13 +322,15 @@ func (f *Frontend) Models() ([]string, error) {
 	return names, nil
 }
 
-// WaitModel waits until the frontend serves a model; with want false, until it no longer does.
+// WaitModel waits until the frontend serves a model; with want false, until it no longer does. It fails as soon as the
+// frontend has ended.
 func (f *Frontend) WaitModel(name string, want bool, within time.Duration) error {
 	return f.WaitFor(within, func() error {
 		names, err := f.Models()
 		if err != nil {
 			return err
 		}
+		// What is served instead is what a reader of the error wants to know.
 		if slices.Contains(names, name) != want {
 			return errors.New("models: " + strings.Join(names, ", "))
 		}

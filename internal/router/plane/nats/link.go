@@ -14,31 +14,37 @@ import (
 	"github.com/portico-llm/portico/internal/fault"
 )
 
-// shardCount is how many parts the outstanding requests have, each with its own lock.
+// shardCount is how many parts the outstanding requests have, each with its own lock. Requests go to them in turn.
 const shardCount = 32
 
-// link is a connection with one inbox for the replies to all requests.
+// link is a connection with one inbox for the replies to all requests. One subscription for all saves the server two
+// messages a request. A plane has one link, from its first use to its end; reconnecting is the connection's own work.
 type link struct {
 	plane  *Plane
 	nc     *natsgo.Conn
 	sub    *natsgo.Subscription
 	prefix string // of reply subjects; a number follows
 
-	next   atomic.Uint64
+	next   atomic.Uint64 // numbers requests
 	shards [shardCount]shard
 }
 
+// shard is part of the outstanding requests, by their numbers.
 type shard struct {
 	mu          sync.Mutex
 	outstanding map[uint64]*request // guarded by mu
 }
 
-// request is one whose reply has not come.
+// request is one whose reply has not come. Whoever takes it out of its shard calls done, so that it is called once:
+// the reply, the timer, a lost connection or Close.
 type request struct {
 	done  func(error)
 	timer *time.Timer
 }
 
+// newLink connects, unless the options have a connection, and subscribes to replies. A server that is away is no error:
+// the connection goes on trying, and the subscription waits with it. It blocks for one attempt, ConnectTimeout each
+// server at most.
 func newLink(p *Plane) (*link, error) {
 	l := &link{plane: p}
 	for i := range l.shards {
@@ -66,6 +72,8 @@ func newLink(p *Plane) (*link, error) {
 	return l, nil
 }
 
+// options are those of a connection of this plane's own. Its callbacks run on the connection's goroutine, one at a
+// time.
 func (l *link) options() []natsgo.Option {
 	p := l.plane
 	opts := append([]natsgo.Option{
@@ -75,6 +83,7 @@ func (l *link) options() []natsgo.Option {
 		natsgo.CustomReconnectDelay(reconnectDelay),
 		natsgo.ReconnectBufSize(-1), // a request for a server that is away fails at once
 		natsgo.Timeout(p.opts.ConnectTimeout),
+		// A server that has gone without a word is noticed within a minute.
 		natsgo.PingInterval(20 * time.Second),
 		natsgo.ConnectHandler(func(*natsgo.Conn) { p.cameUp() }),
 		natsgo.ReconnectHandler(func(*natsgo.Conn) {
@@ -85,6 +94,7 @@ func (l *link) options() []natsgo.Option {
 			if !p.closed.Load() {
 				p.opts.Log.Warn("NATS connection lost", "error", err)
 			}
+			// At once: waiting for their time-outs would hold their clients up for nothing.
 			l.failAll(away(errors.Join(natsgo.ErrDisconnected, err)))
 		}),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
@@ -97,20 +107,23 @@ func (l *link) options() []natsgo.Option {
 	return opts
 }
 
-// reconnectDelay grows to two seconds: a server that is back is to be noticed soon.
+// reconnectDelay doubles from 100 ms to two seconds: a server that is back is to be noticed soon.
 func reconnectDelay(attempts int) time.Duration {
 	return min(100*time.Millisecond<<min(attempts, 5), 2*time.Second)
 }
 
+// shard returns the part that request n belongs to.
 func (l *link) shard(n uint64) *shard { return &l.shards[n%shardCount] }
 
-// send publishes msg and registers done for the reply.
+// send publishes msg and registers done for the reply. It returns an error or sees to it that done is called, never
+// both. Publishing copies to the connection's buffer, and waits for the server only while that is full.
 func (l *link) send(msg *natsgo.Msg, done func(error)) error {
 	n := l.next.Add(1)
 	q := &request{done: done}
 	timeout := l.plane.opts.RequestTimeout
 	h := l.shard(n)
 	h.mu.Lock()
+	// Under the lock: a timer that fires at once must find the request.
 	q.timer = time.AfterFunc(timeout, func() {
 		l.settle(n, &fault.Error{
 			Kind: fault.Unavailable, Origin: fault.FromTransport,
@@ -120,6 +133,7 @@ func (l *link) send(msg *natsgo.Msg, done func(error)) error {
 	h.outstanding[n] = q
 	h.mu.Unlock()
 
+	// The request is registered before it is sent: its reply can't come too early.
 	msg.Reply = l.prefix + strconv.FormatUint(n, 36)
 	err := l.nc.PublishMsg(msg)
 	if err == nil {
@@ -132,6 +146,7 @@ func (l *link) send(msg *natsgo.Msg, done func(error)) error {
 	if l.take(n) == nil {
 		return nil // settled meanwhile: done has been called
 	}
+	// The limit may have come with a reconnect since the plane looked.
 	if errors.Is(err, natsgo.ErrMaxPayload) {
 		return tooLarge(int64(len(msg.Data)+headerSize(msg.Header)), l.nc.MaxPayload())
 	}
@@ -145,12 +160,14 @@ func (l *link) take(n uint64) *request {
 	defer h.mu.Unlock()
 	q := h.outstanding[n]
 	delete(h.outstanding, n)
+	// The timer may fire all the same, and then finds nothing.
 	if q != nil {
 		q.timer.Stop()
 	}
 	return q
 }
 
+// settle ends a request, unless that has happened already. It calls done without any lock.
 func (l *link) settle(n uint64, err error) {
 	if q := l.take(n); q != nil {
 		q.done(err)
@@ -162,6 +179,7 @@ func (l *link) failAll(err error) {
 	for i := range l.shards {
 		h := &l.shards[i]
 		h.mu.Lock()
+		// Taken out as a whole, so that done runs without the lock.
 		failed := h.outstanding
 		h.outstanding = map[uint64]*request{}
 		h.mu.Unlock()
@@ -175,11 +193,14 @@ func (l *link) failAll(err error) {
 // noResponders is the status of the reply that the server makes when nobody subscribes to a subject.
 const noResponders = "503"
 
+// reply takes one reply. It runs on the subscription's goroutine, which done must not hold up. Replies that come too
+// late and subjects that are no number are dropped.
 func (l *link) reply(msg *natsgo.Msg) {
 	n, err := strconv.ParseUint(msg.Subject[len(l.prefix):], 36, 64)
 	if err != nil {
 		return
 	}
+	// Nobody listens on the worker's subject: it has gone, or has not come up yet.
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
 		l.settle(n, fault.Lost(natsgo.ErrNoResponders, "The worker can't be reached"))
 		return
@@ -187,7 +208,8 @@ func (l *link) reply(msg *natsgo.Msg) {
 	l.settle(n, refusal(string(msg.Data)))
 }
 
-// refusal turns a reply into an error. Workers send nothing to accept; any text is a refusal.
+// refusal turns a reply into an error. Workers send nothing to accept; any text is a refusal. One that is full is apart
+// from the rest: it is left alone for a moment, not counted as lost.
 func refusal(text string) error {
 	switch {
 	case text == "":
@@ -199,12 +221,14 @@ func refusal(text string) error {
 	return fault.Lost(errors.New(text), "The worker refused the request")
 }
 
-// close ends the link, with its connection if that is its own.
+// close ends the link, with its connection if that is its own, and fails what is outstanding. It waits a second at most
+// for the connection's goroutines.
 func (l *link) close(own bool) {
 	switch {
 	case own:
 		closed := l.nc.StatusChanged(natsgo.CLOSED)
 		l.nc.Close()
+		// Close itself doesn't wait for the connection's callbacks.
 		select {
 		case <-closed:
 		case <-time.After(time.Second):

@@ -1,8 +1,8 @@
 // Package nats delivers requests to workers over NATS: one request message for each, whose empty reply says that the
 // worker has queued it.
 //
-// A Plane is safe for concurrent use. It connects on first use, or in Connect, and reconnects for ever; while the server
-// is away, deliveries fail at once but for a short wait. Close waits for what it started.
+// A Plane is safe for concurrent use. It connects on first use, or in Connect, and reconnects for ever; while the
+// server is away, deliveries fail at once but for a short wait. Close waits for what it started.
 package nats
 
 import (
@@ -43,6 +43,7 @@ type Options struct {
 	Log            *slog.Logger  // nil: slog.Default()
 }
 
+// withDefaults returns o with every option set that has a default, credentials excepted.
 func (o Options) withDefaults() Options {
 	if o.URL == "" {
 		o.URL = "nats://localhost:4222"
@@ -62,7 +63,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// validate checks the servers' addresses, of which the client library would report the first time they are used.
 func (o Options) validate() error {
+	// One wrong address among several is a slip all the same: it would show on the day the others fail.
 	for server := range strings.SplitSeq(o.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		if err != nil {
@@ -75,13 +78,13 @@ func (o Options) validate() error {
 	return nil
 }
 
-// Plane is a router.Plane over NATS.
+// Plane is a router.Plane over NATS. After Close every delivery fails.
 type Plane struct {
 	opts Options
-	auth []natsgo.Option
+	auth []natsgo.Option // credentials
 
-	connecting chan struct{} // one slot: one first connect at a time
-	link       atomic.Pointer[link]
+	connecting chan struct{}        // one slot: one first connect at a time
+	link       atomic.Pointer[link] // nil before the first use; set once
 	closed     atomic.Bool
 
 	mu sync.Mutex
@@ -90,7 +93,8 @@ type Plane struct {
 
 var _ router.Plane = (*Plane)(nil)
 
-// New returns a Plane that is not connected yet.
+// New returns a Plane that is not connected yet. Malformed addresses and seeds are an error here, so that they are
+// found at start-up; a credentials file is read with each connect.
 func New(opts Options) (*Plane, error) {
 	opts = opts.withDefaults()
 	if opts.Conn == nil {
@@ -105,6 +109,8 @@ func New(opts Options) (*Plane, error) {
 	return &Plane{opts: opts, auth: auth, connecting: make(chan struct{}, 1), up: make(chan struct{})}, nil
 }
 
+// credentials returns the options for the first kind of credentials that is set. The order, and the user without any,
+// are those of Dynamo's workers: a frontend with the same environment gets in where they do.
 func (o Options) credentials() ([]natsgo.Option, error) {
 	switch {
 	case o.Username != "":
@@ -136,32 +142,36 @@ func nkey(seed string) (natsgo.Option, error) {
 	return natsgo.Nkey(public, pair.Sign), nil
 }
 
-// Connect connects now instead of on first use. A server that is away is not an error: the plane goes on trying.
+// Connect connects now instead of on first use, so that no request has to wait for it. A server that is away is not an
+// error: the plane goes on trying. ctx ends the wait for another first connect only.
 func (p *Plane) Connect(ctx context.Context) error {
 	_, err := p.connected(ctx)
 	return err
 }
 
-// Connected reports whether the server can be reached now.
+// Connected reports whether the server can be reached now; false before the first use. It never blocks.
 func (p *Plane) Connected() bool {
 	l := p.link.Load()
 	return l != nil && l.nc.IsConnected()
 }
 
-// Close closes the connection and fails what is outstanding.
+// Close closes the connection, unless it is the caller's, and fails what is outstanding. It may be called again.
 func (p *Plane) Close() error {
 	p.closed.Store(true)
 	p.connecting <- struct{}{} // a first connect under way takes its time-out at most
 	defer func() { <-p.connecting }()
 	if l := p.link.Load(); l != nil {
+		// What is outstanding fails with the connection; its callers are waiting for it.
 		l.close(p.opts.Conn == nil)
 	}
 	return nil
 }
 
+// errClosed is the cause of failures after Close, and of those that Close brings about.
 var errClosed = errors.New("request plane closed")
 
-// connected returns the link, making it if this is the first use.
+// connected returns the link, making it if this is the first use. Others wait for the one that makes it; after a
+// failure the next tries again.
 func (p *Plane) connected(ctx context.Context) (*link, error) {
 	if l := p.link.Load(); l != nil {
 		return l, nil
@@ -178,6 +188,7 @@ func (p *Plane) connected(ctx context.Context) (*link, error) {
 	if l := p.link.Load(); l != nil {
 		return l, nil
 	}
+	// The slot is held meanwhile: a second connection would be lost.
 	l, err := newLink(p)
 	if err != nil {
 		return nil, away(err)
@@ -186,9 +197,12 @@ func (p *Plane) connected(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
+// away is the failure of a request that the server can't take. It counts as a lost worker: nothing has begun, so
+// another try is safe.
 func away(err error) *fault.Error { return fault.Lost(err, "The message server can't be reached") }
 
-// Deliver sends m and waits until the worker has accepted it.
+// Deliver sends m and waits until the worker has accepted it. When ctx ends first the message stays sent, and its reply
+// is dropped.
 func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 	answered := make(chan error, 1) // the reply's reader must not wait for us
 	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
@@ -214,6 +228,8 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 		return err
 	}
 	msg := &natsgo.Msg{Subject: m.Instance.Transport.NATS, Data: m.Envelope, Header: header(m)}
+	// The server says its limit when it connects, headers counted. It may be another after a reconnect, so send looks
+	// at what publishing says of it, too.
 	if limit := l.nc.MaxPayload(); limit > 0 {
 		if size := int64(len(m.Envelope) + headerSize(msg.Header)); size > limit {
 			return tooLarge(size, limit)
@@ -222,6 +238,7 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	return l.send(msg, done)
 }
 
+// tooLarge is the failure of a message above the server's limit. Its details let clients tell by how much.
 func tooLarge(size, limit int64) *fault.Error {
 	e := fault.New(fault.TooLarge,
 		"The request is %d bytes once encoded; the message server of this deployment takes at most %d bytes", size, limit)
@@ -229,7 +246,7 @@ func tooLarge(size, limit int64) *fault.Error {
 	return e
 }
 
-// awaitUp returns once the server can be reached, and fails when that takes longer than a hiccup.
+// awaitUp returns once the server can be reached, and fails when that takes longer than a hiccup, which is DownWait.
 func (p *Plane) awaitUp(ctx context.Context, l *link) error {
 	if l.nc.IsConnected() {
 		return nil
@@ -238,6 +255,7 @@ func (p *Plane) awaitUp(ctx context.Context, l *link) error {
 	defer t.Stop()
 	for {
 		p.mu.Lock()
+		// Taken before the state is looked at: a connect in between closes this channel.
 		up := p.up
 		p.mu.Unlock()
 		switch {
@@ -256,6 +274,7 @@ func (p *Plane) awaitUp(ctx context.Context, l *link) error {
 	}
 }
 
+// cameUp wakes everyone in awaitUp.
 func (p *Plane) cameUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,9 +282,11 @@ func (p *Plane) cameUp() {
 	p.up = make(chan struct{})
 }
 
+// header returns a message's headers: the same names as over TCP, without the path, which the subject stands for.
 func header(m *router.Message) natsgo.Header {
 	// Keys as they stand: NATS headers are case-sensitive, and Set doesn't change them.
 	h := make(natsgo.Header, 5)
+	// Always there, the second in nanoseconds since 1970; the tracing headers only with a value.
 	h["request-id"] = []string{m.RequestID}
 	h["x-frontend-send-ts-ns"] = []string{strconv.FormatInt(time.Now().UnixNano(), 10)}
 	for _, kv := range [...]struct{ name, value string }{

@@ -17,13 +17,15 @@ import (
 )
 
 // conn is one connection. Requests are written under writing; the order of outstanding is the order on the wire.
+// Answers carry no name: the oldest outstanding request is the one that is answered. One goroutine, read, takes them
+// in; it ends when the connection is dead, and a dead connection stays so.
 type conn struct {
 	host *host
 	nc   net.Conn
 
-	writing sync.Mutex
-	large   atomic.Bool // a large message is being written
-	waiting atomic.Int32
+	writing sync.Mutex   // held by whoever sends, from acquire to the end of send
+	large   atomic.Bool  // a large message is being written
+	waiting atomic.Int32 // how many are outstanding, to be read without mu
 
 	mu          sync.Mutex
 	outstanding []request // guarded by mu, from head on
@@ -33,10 +35,10 @@ type conn struct {
 	err         error     // guarded by mu: why the connection is dead
 }
 
-// request is one that has been sent and not been answered.
+// request is one that has been sent and not been answered. done is called once, by the connection's reader.
 type request struct {
 	done func(error)
-	sent time.Time
+	sent time.Time // AckTimeout counts from here
 }
 
 const (
@@ -49,8 +51,10 @@ const (
 	maxAnswer = 64 << 10
 )
 
+// errIdle is why a connection ends that nobody needs. It never reaches a request, as there is none outstanding then.
 var errIdle = errors.New("connection closed after being idle")
 
+// newConn takes over a connection that was just dialled. It starts nothing: the caller starts read.
 func newConn(h *host, nc net.Conn) *conn {
 	c := &conn{host: h, nc: nc, used: time.Now()}
 	c.wake = c.used.Add(h.plane.opts.IdleTimeout)
@@ -58,10 +62,12 @@ func newConn(h *host, nc net.Conn) *conn {
 	return c
 }
 
+// crowded reports whether a request had better take another connection. It is a hint: both may change at once.
 func (c *conn) crowded() bool { return c.large.Load() || c.waiting.Load() >= crowdedAt }
 
 // send writes one message, with writing held, and releases it. It reports false, and has not sent anything, when the
-// connection is dead. Afterwards every failure reaches done by way of the reader.
+// connection is dead. Afterwards every failure reaches done by way of the reader. It blocks while the worker reads
+// nothing; a worker that doesn't answer in time ends the connection, and the write with it.
 func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
 	defer c.writing.Unlock()
 	if !c.enqueue(done) {
@@ -69,10 +75,12 @@ func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
 	}
 	var err error
 	if len(envelope) < largeMessage {
+		// One write, one packet in most cases. The grown buffer goes back to the pool it came from.
 		*head = append(*head, envelope...)
 		_, err = c.nc.Write(*head)
 	} else {
 		c.large.Store(true)
+		// One system call for both parts, without a copy.
 		parts := net.Buffers{*head, envelope}
 		_, err = parts.WriteTo(c.nc)
 		c.large.Store(false)
@@ -83,6 +91,8 @@ func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
 	return true
 }
 
+// enqueue notes a request as sent, before it is written: its answer may come before the write has returned. It reports
+// false when the connection is dead, whose reader may have failed all there was already.
 func (c *conn) enqueue(done func(error)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +111,7 @@ func (c *conn) enqueue(done func(error)) bool {
 	return true
 }
 
-// pop takes the oldest outstanding request.
+// pop takes the oldest outstanding request. For the reader.
 func (c *conn) pop() (q request, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,9 +119,12 @@ func (c *conn) pop() (q request, ok bool) {
 		return q, false
 	}
 	q = c.outstanding[c.head]
+	// What done holds on to is not kept by the slice.
 	c.outstanding[c.head] = request{}
 	c.head++
 	c.waiting.Add(-1)
+	// The slice is used again: emptied when all are answered, moved to its front when half of a long one is. On a
+	// connection that is never idle it would grow for ever otherwise.
 	switch {
 	case c.head == len(c.outstanding):
 		c.outstanding, c.head = c.outstanding[:0], 0
@@ -122,7 +135,8 @@ func (c *conn) pop() (q request, ok bool) {
 	return q, true
 }
 
-// fail marks the connection dead and closes it. Its reader then fails what is outstanding.
+// fail marks the connection dead and closes it. Its reader then fails what is outstanding. The first reason stays; fail
+// may be called from any goroutine, and again.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -139,9 +153,11 @@ func (c *conn) read(context.Context) error {
 	c.mu.Lock()
 	why := c.err
 	c.mu.Unlock()
+	// Idle and closed are ends of this side's own choosing.
 	if !errors.Is(why, errIdle) && !errors.Is(why, errClosed) {
 		c.host.plane.opts.Log.Debug("worker connection lost", "address", c.host.address, "error", why)
 	}
+	// Nothing is added any more: enqueue looks at err under the same lock.
 	for {
 		q, ok := c.pop()
 		if !ok {
@@ -151,6 +167,7 @@ func (c *conn) read(context.Context) error {
 	}
 }
 
+// lost is what a request gets whose connection died. A reason that is a fault, such as a time-out, says more than that.
 func lost(why error) error {
 	if e, ok := errors.AsType[*fault.Error](why); ok {
 		return e
@@ -158,6 +175,8 @@ func lost(why error) error {
 	return fault.Lost(why, "The connection to the worker was lost")
 }
 
+// answers reads until the connection ends and returns why. A read deadline that passes is no end in itself: overdue
+// decides. The buffer grows with the longest refusal, up to maxAnswer and its length.
 func (c *conn) answers() error {
 	buf := make([]byte, 4<<10)
 	have := 0
@@ -185,7 +204,8 @@ func (c *conn) answers() error {
 	}
 }
 
-// consume handles the whole answers in b and returns their size.
+// consume handles the whole answers in b and returns their size. An answer is a length of four bytes, big-endian, and
+// so much text. Errors mean that the two sides no longer agree on where answers begin.
 func (c *conn) consume(b []byte) (used int, err error) {
 	for len(b)-used >= 4 {
 		size := int(binary.BigEndian.Uint32(b[used:]))
@@ -207,6 +227,7 @@ func (c *conn) consume(b []byte) (used int, err error) {
 }
 
 // refusal turns an answer into an error. Anything but an empty answer is a failure, whether its text is known or not.
+// One that is full is apart from the rest: it is left alone for a moment, not counted as lost.
 func refusal(text string) error {
 	switch {
 	case text == "":
@@ -218,7 +239,8 @@ func refusal(text string) error {
 	return fault.Lost(errors.New(text), "The worker refused the request")
 }
 
-// overdue is called when the read deadline has passed. It returns why the connection is to be closed, or sets the next
+// overdue is called when the read deadline has passed. That is moved earlier by requests but never later by answers, so
+// it may well pass with nothing overdue. It returns why the connection is to be closed, or sets the next
 // deadline. Answers come in order, so none will come behind one that doesn't.
 func (c *conn) overdue() error {
 	c.mu.Lock()
@@ -226,6 +248,7 @@ func (c *conn) overdue() error {
 	opts := &c.host.plane.opts
 	now := time.Now()
 	if c.head < len(c.outstanding) {
+		// The oldest request decides: the others were sent later and have more time left.
 		c.wake = c.outstanding[c.head].sent.Add(opts.AckTimeout)
 		if !now.Before(c.wake) {
 			c.err = &fault.Error{

@@ -12,16 +12,20 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 )
 
-// frames are buffers for what is written at once.
+// frames are buffers for what is written at once. Each grows to the largest message it has held, which largeMessage and
+// the lengths of path and headers bound: larger envelopes are written from where they stand.
 var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// appendHead appends everything that comes before the envelope: path, headers, and the envelope's length.
+// appendHead appends everything that comes before the envelope: path, headers, and the envelope's length. The lengths
+// are big-endian, two bytes for the first two and four for the envelope's. It returns dst also with an error, as the
+// caller keeps the memory.
 func appendHead(dst []byte, path string, m *router.Message) ([]byte, error) {
 	if len(path) > math.MaxUint16 {
 		return dst, fault.New(fault.Unavailable, "The worker's address is malformed")
 	}
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(path)))
 	dst = append(dst, path...)
+	// Room for the headers' length, which is known once they are written.
 	at := len(dst)
 	dst = appendHeaders(append(dst, 0, 0), path, m)
 	size := len(dst) - at - 2
@@ -32,10 +36,12 @@ func appendHead(dst []byte, path string, m *router.Message) ([]byte, error) {
 	return binary.BigEndian.AppendUint32(dst, uint32(len(m.Envelope))), nil
 }
 
-// appendHeaders appends the headers as a JSON object.
+// appendHeaders appends the headers as a JSON object of strings. Trace headers that the request doesn't have are left
+// out: an empty traceparent would be a malformed one.
 func appendHeaders(dst []byte, path string, m *router.Message) []byte {
 	dst = worker.AppendJSONString(append(dst, `{"request-id":`...), m.RequestID)
 	dst = worker.AppendJSONString(append(dst, `,"x-endpoint-path":`...), path)
+	// Workers measure the way of a request by this, in nanoseconds since 1970.
 	dst = strconv.AppendInt(append(dst, `,"x-frontend-send-ts-ns":"`...), time.Now().UnixNano(), 10)
 	dst = append(dst, '"')
 	for _, h := range [...]struct{ name, value string }{

@@ -9,18 +9,21 @@ import (
 	"github.com/portico-llm/portico/internal/fault"
 )
 
-// host holds the connections to one address. A connection is chosen without a lock that requests share.
+// host holds the connections to one address. A connection is chosen without a lock that requests share: the list is a
+// snapshot, replaced whenever a connection comes or goes. A host that is dead never gets connections again; whoever
+// still holds it asks the plane for its successor.
 type host struct {
 	plane   *Plane
 	address string
 	dialing chan struct{} // one slot: one dial at a time
 	conns   atomic.Pointer[[]*conn]
-	turn    atomic.Uint32
+	turn    atomic.Uint32 // counts choices among busy connections
 
 	mu   sync.Mutex
 	dead bool // guarded by mu: the plane has forgotten it
 }
 
+// newHost returns a host without connections; the first acquire dials.
 func newHost(p *Plane, address string) *host {
 	h := &host{plane: p, address: address, dialing: make(chan struct{}, 1)}
 	h.conns.Store(&[]*conn{})
@@ -28,7 +31,8 @@ func newHost(p *Plane, address string) *host {
 }
 
 // acquire returns a connection that is locked for writing. It returns neither connection nor error when the plane has
-// forgotten the host and the caller is to start anew.
+// forgotten the host and the caller is to start anew. It waits for a dial that is under way, and for a lock that is
+// held while a message is written; ctx ends the first.
 func (h *host) acquire(ctx context.Context) (*conn, error) {
 	for {
 		conns := *h.conns.Load()
@@ -48,6 +52,8 @@ func (h *host) acquire(ctx context.Context) (*conn, error) {
 			c.writing.Lock()
 			return c, nil
 		}
+		// A further connection is worth a dial only when all are crowded, so that a burst doesn't open one for each
+		// request.
 		select {
 		case h.dialing <- struct{}{}:
 		case <-ctx.Done():
@@ -63,7 +69,8 @@ func (h *host) acquire(ctx context.Context) (*conn, error) {
 	}
 }
 
-// open dials and returns the new connection, locked.
+// open dials and returns the new connection, locked: the caller's message is the first on it. Without a connection and
+// without an error the host has died meanwhile. A dial that fails drops the host if it has no other connection.
 func (h *host) open(ctx context.Context) (*conn, error) {
 	nc, err := h.plane.dial(ctx, h.address)
 	if err != nil {
@@ -82,6 +89,7 @@ func (h *host) open(ctx context.Context) (*conn, error) {
 		h.conns.Store(&list)
 	}
 	h.mu.Unlock()
+	// Without a reader nobody would fail what is sent on it.
 	if dead || !h.plane.group.Go("read answers", c.read) {
 		h.forget(c)
 		c.fail(errClosed)
@@ -95,6 +103,7 @@ func (h *host) open(ctx context.Context) (*conn, error) {
 func (h *host) forget(c *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	// A copy: the old list may be being read. A c that isn't in it changes nothing.
 	list := slices.DeleteFunc(slices.Clone(*h.conns.Load()), func(x *conn) bool { return x == c })
 	h.conns.Store(&list)
 	if len(list) == 0 && !h.dead {
@@ -103,6 +112,8 @@ func (h *host) forget(c *conn) {
 	}
 }
 
+// close ends all connections, as a part of Plane.Close. Their readers fail what is outstanding, and are waited for
+// there.
 func (h *host) close() {
 	h.mu.Lock()
 	h.dead = true

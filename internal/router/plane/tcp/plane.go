@@ -32,6 +32,7 @@ type Options struct {
 	Log            *slog.Logger  // nil: slog.Default()
 }
 
+// withDefaults returns o with every option set that has a default.
 func (o Options) withDefaults() Options {
 	if o.PoolSize <= 0 {
 		o.PoolSize = 100
@@ -54,7 +55,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Plane is a router.Plane over TCP.
+// Plane is a router.Plane over TCP. After Close every delivery fails.
 type Plane struct {
 	opts   Options
 	group  *lifecycle.Group
@@ -80,9 +81,11 @@ func (p *Plane) Close() error {
 	return p.group.Stop()
 }
 
+// errClosed is the cause of failures after Close, and of those that Close brings about.
 var errClosed = errors.New("request plane closed")
 
-// Deliver sends m and waits until the worker has accepted it.
+// Deliver sends m and waits until the worker has accepted it. When ctx ends first the message stays sent: the worker
+// may well take it up, and finds that nobody expects its call.
 func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 	answered := make(chan error, 1) // the connection's reader must not wait for us
 	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
@@ -104,6 +107,7 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	if !ok || address == "" {
 		return fault.Lost(errors.New("malformed address "+m.Instance.Transport.TCP), "The worker can't be reached")
 	}
+	// send appends to the buffer, so what goes back to the pool is what bp points to in the end.
 	bp := frames.Get().(*[]byte)
 	defer frames.Put(bp)
 	head, err := appendHead((*bp)[:0], path, m)
@@ -114,6 +118,8 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	if size := len(head) + len(m.Envelope); size > p.opts.MaxMessage {
 		return tooLarge(size, p.opts.MaxMessage)
 	}
+	// A connection may have died since it was chosen. Nothing of m has been sent on it then, so another try is safe; it
+	// ends with a live connection or a failed dial.
 	for {
 		c, err := p.connection(ctx, address)
 		if err != nil {
@@ -125,13 +131,15 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	}
 }
 
+// tooLarge is the failure of a message above the limit. Its details let clients tell by how much.
 func tooLarge(size, limit int) *fault.Error {
 	e := fault.New(fault.TooLarge, "The request is %d bytes once encoded; workers take at most %d bytes", size, limit)
 	e.Details = map[string]any{"type": "size_limit", "actual": size, "limit": limit}
 	return e
 }
 
-// connection returns a connection to address, locked for writing.
+// connection returns a connection to address, locked for writing. Hosts come and go while it looks: one that was
+// forgotten is replaced by the first who needs it.
 func (p *Plane) connection(ctx context.Context, address string) (*conn, error) {
 	for {
 		if p.closed.Load() {
@@ -148,7 +156,8 @@ func (p *Plane) connection(ctx context.Context, address string) (*conn, error) {
 	}
 }
 
-// dial opens a connection.
+// dial opens a connection, and with TLS completes the handshake, within ConnectTimeout. Probes find a host that has
+// vanished while nothing is sent to it.
 func (p *Plane) dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout)
 	defer cancel()

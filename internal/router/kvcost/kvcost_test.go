@@ -1,0 +1,365 @@
+package kvcost_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/portico-llm/portico/internal/router/kvcost"
+)
+
+type rankVector struct {
+	W      uint64
+	DP     uint32
+	Cost   *float64
+	Device uint32
+	Host   uint32
+	Disk   uint32
+	Taints []string
+	Load   *struct {
+		PrefillTokens    int64 `json:"prefill_tokens"`
+		DecodeBlocks     int64 `json:"decode_blocks"`
+		AdditionalBlocks int64 `json:"additional_blocks"`
+		Requests         int64
+	}
+}
+
+type vector struct {
+	ID          int
+	Allowed     *[]uint64
+	BlockSize   int  `json:"block_size"`
+	Conditional bool `json:"conditional_disagg"`
+	Config      struct {
+		RequestWeight float64 `json:"decode_active_request_weight"`
+		Disk          float64 `json:"disk_cache_hit_weight"`
+		Host          float64 `json:"host_cache_hit_weight"`
+		Credit        float64 `json:"overlap_score_credit"`
+		Decay         float64 `json:"overlap_score_credit_decay"`
+		Scale         float64 `json:"prefill_load_scale"`
+		Temperature   float64 `json:"router_temperature"`
+		Shared        float64 `json:"shared_cache_multiplier"`
+	}
+	Error     *string
+	ISL       int
+	Minimal   [][2]uint64
+	Pinned    *[2]uint64
+	Preferred map[string]float64 `json:"preferred_taints"`
+	Required  []string           `json:"required_taints"`
+	Ranks     []rankVector
+	Role      string
+	Shared    [][2]int `json:"shared_ranges"`
+	Tiers     bool     `json:"tier_maps_present"`
+	Track     bool     `json:"track_prefill_tokens"`
+	Result    *struct {
+		Cached   int     `json:"cached_tokens"`
+		Overlap  float64 `json:"effective_overlap_blocks"`
+		Decoding int     `json:"potential_decode_blocks"`
+		Blocks   int     `json:"required_blocks"`
+	}
+}
+
+var roles = map[string]kvcost.Role{"aggregated": kvcost.Aggregated, "prefill": kvcost.Prefill, "decode": kvcost.Decode}
+
+func (v *vector) query() (*kvcost.Query, *kvcost.Config, []kvcost.Candidate) {
+	c := v.Config
+	config := &kvcost.Config{OverlapCredit: c.Credit, CreditDecay: c.Decay, HostWeight: c.Host, DiskWeight: c.Disk,
+		SharedMultiplier: c.Shared, PrefillScale: c.Scale, RequestWeight: c.RequestWeight, Temperature: c.Temperature}
+	q := &kvcost.Query{Tokens: v.ISL, BlockSize: v.BlockSize, Role: roles[v.Role], Conditional: v.Conditional,
+		TrackPrefill: v.Track, Combined: !v.Tiers, Shared: v.Shared, Required: v.Required}
+	if v.Allowed != nil {
+		q.Allowed = func(w uint64) bool { return slices.Contains(*v.Allowed, w) }
+	}
+	if v.Pinned != nil {
+		q.Pinned = &kvcost.Rank{Worker: v.Pinned[0], Rank: uint32(v.Pinned[1])}
+	}
+	for name, weight := range v.Preferred {
+		q.Preferred = append(q.Preferred, kvcost.Taint{Name: name, Weight: weight})
+	}
+	var candidates []kvcost.Candidate
+	for _, r := range v.Ranks {
+		candidate := kvcost.Candidate{Worker: r.W, Rank: r.DP, Device: r.Device, Host: r.Host, Disk: r.Disk, Taints: r.Taints}
+		if r.Load != nil {
+			candidate.Load = &kvcost.Load{PrefillTokens: r.Load.PrefillTokens, DecodeBlocks: r.Load.DecodeBlocks,
+				AdditionalBlocks: r.Load.AdditionalBlocks, Requests: r.Load.Requests}
+		}
+		candidates = append(candidates, candidate)
+	}
+	return q, config, candidates
+}
+
+func TestSelectionVectors(t *testing.T) {
+	file, err := os.Open("../../../tests/golden/kv/selection.jsonl.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 1<<20)
+	states, costs := 0, 0
+	random := rand.New(rand.NewPCG(1, 2))
+	for lines.Scan() {
+		var v vector
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			t.Fatal(err)
+		}
+		states++
+		costs += checkCosts(t, &v)
+		checkChoice(t, &v, random)
+	}
+	if err := lines.Err(); err != nil || states != 500 || costs != 3148 {
+		t.Errorf("%d states and %d costs, want 500 and 3148; %v", states, costs, err)
+	}
+}
+
+// checkCosts wants every cost of a state to the bit, and none for candidates that may not be chosen.
+func checkCosts(t *testing.T, v *vector) (n int) {
+	t.Helper()
+	if v.Pinned != nil {
+		return 0
+	}
+	q, config, candidates := v.query()
+	eligible, costs := kvcost.Costs(q, config, candidates, &kvcost.Scratch{})
+	got := make(map[int32]uint64)
+	for i, e := range eligible {
+		got[e] = math.Float64bits(costs[i])
+	}
+	want := make(map[int32]uint64)
+	for i, r := range v.Ranks {
+		if r.Cost != nil {
+			want[int32(i)] = math.Float64bits(*r.Cost)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("state %d: costs as bits: %s", v.ID, d)
+	}
+	return len(want)
+}
+
+func checkChoice(t *testing.T, v *vector, random *rand.Rand) {
+	t.Helper()
+	q, config, candidates := v.query()
+	var s kvcost.Scratch
+	seen := make(map[[2]uint64]bool)
+	for range 40 * max(1, len(v.Minimal)) {
+		c, err := kvcost.Choose(q, config, candidates, random, &s)
+		if v.Error != nil {
+			if err == nil || err.Error() != *v.Error {
+				t.Errorf("state %d: error %v, want %s", v.ID, err, *v.Error)
+			}
+			return
+		}
+		if err != nil {
+			t.Errorf("state %d: %v", v.ID, err)
+			return
+		}
+		r := v.Ranks[c.Index]
+		seen[[2]uint64{r.W, uint64(r.DP)}] = true
+		if v.Result != nil {
+			want := fmt.Sprint(v.Result.Cached, v.Result.Overlap, v.Result.Decoding, v.Result.Blocks)
+			if got := fmt.Sprint(c.Cached, c.Overlap, c.Decoding, c.Blocks); got != want {
+				t.Errorf("state %d: result %s, want %s", v.ID, got, want)
+				return
+			}
+		}
+	}
+	want := make(map[[2]uint64]bool)
+	for _, m := range v.Minimal {
+		want[m] = true
+	}
+	if d := cmp.Diff(want, seen); d != "" {
+		t.Errorf("state %d: chosen: %s", v.ID, d)
+	}
+}
+
+// TestTemperature compares how often each of four candidates is drawn with the softmax of their costs.
+func TestTemperature(t *testing.T) {
+	var candidates []kvcost.Candidate
+	for i := range 4 {
+		candidates = append(candidates, kvcost.Candidate{Worker: uint64(i), Load: &kvcost.Load{DecodeBlocks: int64(10 * i)}})
+	}
+	q := &kvcost.Query{Tokens: 160, BlockSize: 16, TrackPrefill: true}
+	for _, temperature := range []float64{0.2, 1, 50} {
+		config := kvcost.Default()
+		config = config.With(&kvcost.Override{Temperature: &temperature})
+		var want [4]float64
+		sum := 0.0
+		for i := range want {
+			want[i] = math.Exp(-float64(i) / 3 / temperature)
+			sum += want[i]
+		}
+		const rounds = 40000
+		var got [4]float64
+		random := rand.New(rand.NewPCG(3, 4))
+		var s kvcost.Scratch
+		for range rounds {
+			c, err := kvcost.Choose(q, &config, candidates, random, &s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[c.Index]++
+		}
+		for i := range want {
+			if p := want[i] / sum; math.Abs(got[i]/rounds-p) > 0.02 {
+				t.Errorf("temperature %v, candidate %d: share %.3f, want %.3f", temperature, i, got[i]/rounds, p)
+			}
+		}
+	}
+}
+
+func TestTiesAreEven(t *testing.T) {
+	for _, temperature := range []float64{0, 1, math.Inf(1)} {
+		config := kvcost.Default()
+		config.Temperature = temperature
+		candidates := make([]kvcost.Candidate, 5)
+		random := rand.New(rand.NewPCG(5, 6))
+		var got [5]int
+		var s kvcost.Scratch
+		for range 10000 {
+			c, err := kvcost.Choose(&kvcost.Query{Tokens: 32, BlockSize: 16, TrackPrefill: true}, &config, candidates, random, &s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[c.Index]++
+		}
+		for i, n := range got {
+			if n < 1800 || n > 2200 {
+				t.Errorf("temperature %v: candidate %d was chosen %d of 10000 times", temperature, i, n)
+			}
+		}
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	candidates := []kvcost.Candidate{
+		{Worker: 1, Device: 10, Load: &kvcost.Load{DecodeBlocks: 5}},
+		{Worker: 2, Load: &kvcost.Load{}},
+	}
+	q := &kvcost.Query{Tokens: 160, BlockSize: 16, TrackPrefill: true}
+	zero := 0.0
+	for _, c := range []struct {
+		name string
+		o    *kvcost.Override
+		want int
+	}{
+		{"none", nil, 0},
+		{"no credit", &kvcost.Override{OverlapCredit: &zero}, 1},
+		{"prefill is free", &kvcost.Override{PrefillScale: &zero}, 1},
+	} {
+		config := kvcost.Default().With(c.o)
+		got, err := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(1, 1)), &kvcost.Scratch{})
+		if err != nil || got.Index != c.want {
+			t.Errorf("%s: candidate %d, want %d; %v", c.name, got.Index, c.want, err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	config := kvcost.Default()
+	candidates := []kvcost.Candidate{{Worker: 1, Taints: []string{"a"}}, {Worker: 2}}
+	only := func(w uint64) func(uint64) bool { return func(v uint64) bool { return v == w } }
+	for _, c := range []struct {
+		name string
+		q    kvcost.Query
+		want any // worker or error
+	}{
+		{"taint", kvcost.Query{Required: []string{"a"}}, uint64(1)},
+		{"allowed", kvcost.Query{Allowed: only(2)}, uint64(2)},
+		{"taint that the allowed one lacks", kvcost.Query{Allowed: only(2), Required: []string{"a"}}, kvcost.ErrNoEndpoints},
+		{"pin", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2}}, uint64(2)},
+		{"pin of a rank that isn't there", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2, Rank: 1}}, kvcost.ErrNoEndpoints},
+		{"pin that isn't allowed", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2}, Allowed: only(1)}, &kvcost.NotAllowedError{Worker: 2}},
+	} {
+		c.q.Tokens, c.q.BlockSize = 16, 16
+		got, err := kvcost.Choose(&c.q, &config, candidates, rand.New(rand.NewPCG(1, 1)), &kvcost.Scratch{})
+		switch want := c.want.(type) {
+		case uint64:
+			if err != nil || candidates[got.Index].Worker != want {
+				t.Errorf("%s: worker %d, %v; want %d", c.name, candidates[got.Index].Worker, err, want)
+			}
+		case *kvcost.NotAllowedError:
+			var refused *kvcost.NotAllowedError
+			if !errors.As(err, &refused) || *refused != *want {
+				t.Errorf("%s: %v, want %v", c.name, err, want)
+			}
+		case error:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", c.name, err, want)
+			}
+		}
+	}
+}
+
+// thousand are as many candidates, with everything that costs time.
+func thousand() (*kvcost.Query, *kvcost.Config, []kvcost.Candidate) {
+	config := kvcost.Default()
+	config.CreditDecay, config.Temperature, config.SharedMultiplier = 0.5, 0.5, 0.5
+	random := rand.New(rand.NewPCG(7, 8))
+	candidates := make([]kvcost.Candidate, 1000)
+	for i := range candidates {
+		candidates[i] = kvcost.Candidate{Worker: uint64(i), Device: random.Uint32N(100), Host: random.Uint32N(9),
+			Load:   &kvcost.Load{PrefillTokens: random.Int64N(9999), DecodeBlocks: random.Int64N(999), Requests: random.Int64N(99)},
+			Taints: []string{"zone-a", "gpu-x"}[:random.IntN(3)]}
+	}
+	q := &kvcost.Query{Tokens: 4096, BlockSize: 16, TrackPrefill: true, Shared: [][2]int{{3, 50}, {70, 200}},
+		Preferred: []kvcost.Taint{{Name: "zone-a", Weight: 0.5}, {Name: "gpu-x", Weight: -0.25}}}
+	return q, &config, candidates
+}
+
+func TestThousandCandidatesAllocateNothing(t *testing.T) {
+	q, config, candidates := thousand()
+	random := rand.New(rand.NewPCG(1, 2))
+	var s kvcost.Scratch
+	choose := func() {
+		if _, err := kvcost.Choose(q, config, candidates, random, &s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := testing.AllocsPerRun(20, choose); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	best := time.Hour
+	for range 200 {
+		from := time.Now()
+		choose()
+		best = min(best, time.Since(from))
+	}
+	t.Logf("fastest choice among %d: %v", len(candidates), best)
+}
+
+func BenchmarkChoose1000(b *testing.B) {
+	q, config, candidates := thousand()
+	random := rand.New(rand.NewPCG(1, 2))
+	var s kvcost.Scratch
+	b.Run("everything", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := kvcost.Choose(q, config, candidates, random, &s); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	usual, defaults := *q, kvcost.Default()
+	usual.Preferred, usual.Shared = nil, nil
+	b.Run("defaults", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := kvcost.Choose(&usual, &defaults, candidates, random, &s); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
