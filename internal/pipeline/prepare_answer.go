@@ -18,13 +18,12 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 	if p.answers == nil || set.ToolParser == "" && set.ReasoningParser == "" && len(req.ToolList) == 0 {
 		return
 	}
-	a := answerRequest(set, q, req, tail)
-	plan := p.answers(a)
+	plan := p.answers(answerRequest(set, req, tail))
 	if plan == nil {
 		return
 	}
 	out.Answer = plan
-	// A client that wants to see special tokens gets them, and one that doesn't keeps the worker from sending them.
+	// A client that wants to see special tokens gets them from us, and what it says either way the worker is told.
 	plan.KeepSpecial = plan.KeepSpecial || req.SkipSpecialTokens != nil && !*req.SkipSpecialTokens
 	if plan.WorkerKeepsSpecial && q.Output.SkipSpecialTokens == nil {
 		no := false
@@ -47,7 +46,7 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 
 // answerRequest describes a request to the parsers. Tools are copied: they are needed for as long as the answer takes,
 // and the body they came in isn't.
-func answerRequest(set *catalog.Set, q *worker.Request, req *openai.ChatRequest, tail string) *prepost.AnswerRequest {
+func answerRequest(set *catalog.Set, req *openai.ChatRequest, tail string) *prepost.AnswerRequest {
 	a := &prepost.AnswerRequest{
 		ToolParser: set.ToolParser, ReasoningParser: set.ReasoningParser,
 		OneCall: req.ParallelToolCalls != nil && !*req.ParallelToolCalls,
