@@ -97,6 +97,9 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	a.store = discovery.NewStore(source, discovery.Options{Log: a.target("discovery"), Registerer: a.registry})
 	// Discovery runs before the catalog watches it. The catalog closes the models when it ends.
 	a.run("discovery", a.store.Run)
+	a.run("memory", func(ctx context.Context) error {
+		return observe.ReturnMemory(ctx, observe.MemoryOptions{Also: native.TrimHeap})
+	})
 	// Loading begins as soon as a worker is seen, and ends beside requests for other models.
 	a.catalog = catalog.New(a.catalogOptions())
 	a.run("catalog", a.catalog.Run)
