@@ -49,6 +49,7 @@ type app struct {
 	tracing  *observe.Tracing     // exports nothing unless configured
 	gate     *native.Gate         // bounds native calls of all models together
 	pools    *executor.Registry   // one pool for each tokenizer
+	records  *mem.Source          // with discovery backend mem; else nil
 	store    *discovery.Store     // what discovery knows
 	catalog  *catalog.Catalog     // what can be served
 	server   *server.Server       // nil until everything else is there
@@ -196,7 +197,8 @@ func (a *app) source(e *embedded) (router.Source, error) {
 		return e.records, nil
 	case d.Backend == "mem":
 		// Nothing can register from outside: of use only to those who want an empty server.
-		return mem.New(), nil
+		a.records = mem.New()
+		return a.records, nil
 	case d.Backend == "file":
 		return file.New(file.Options{Root: d.FileKV, Log: log}), nil
 	}
