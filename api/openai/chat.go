@@ -56,7 +56,7 @@ func (r *ChatRequest) TokenLimit() *int64 {
 	return r.MaxTokens
 }
 
-// Thinking switches a model's reasoning on or off.
+// Thinking switches a model's reasoning on or off. Clients may send true or false in its place.
 type Thinking struct {
 	Type string `json:"type"` // enabled, disabled or adaptive
 }

@@ -149,7 +149,10 @@ func chatFields() []field[ChatRequest] {
 		anyField("functions", func(t *T) *json.RawMessage { return &t.Functions }),
 		anyField("function_call", func(t *T) *json.RawMessage { return &t.FunctionCall }),
 		textField("reasoning_effort", func(t *T) **string { return &t.ReasoningEffort }),
-		structField("thinking", thinkingTable, func(t *T) **Thinking { return &t.Thinking }),
+		{name: "thinking", kind: "object|boolean", read: func(r *reader, t *T) (err error) {
+			t.Thinking, err = readThinking(r)
+			return err
+		}},
 		intField("thinking_token_budget", func(t *T) **int64 { return &t.ThinkingTokenBudget }),
 		// Objects and arrays for templates keep the client's text: key order shows in what a template prints.
 		objectField("chat_template_args", func(t *T) *json.RawMessage { return &t.ChatTemplateArgs }),

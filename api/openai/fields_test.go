@@ -15,7 +15,8 @@ import (
 // samples are values for the kinds of field, in the order they are tried; special are for those none of them suits.
 var (
 	samples = map[string]string{"boolean": `true`, "integer": `7`, "number": `0.5`, "string": `"s"`, "array": `["s"]`,
-		"object": `{"type":"enabled","name":"n"}`, "any": `1`, "string|array": `"s"`, "string|object": `{}`}
+		"object": `{"type":"enabled","name":"n"}`, "any": `1`, "string|array": `"s"`, "string|object": `{}`,
+		"object|boolean": `true`}
 	special = map[string]string{
 		"messages": `[{"role":"user","content":"a"}]`, "stop_token_ids": `[1]`, "allowed_token_ids": `[1]`, "token_data": `[1]`,
 		"logprob_token_ids": `[1]`, "bad_words_token_ids": `[[1]]`, "documents": `[{}]`, "tools": `[{"function":{"name":"f"}}]`,
@@ -120,7 +121,7 @@ func TestNumbersKeepTheirValue(t *testing.T) {
 		`"logprobs":"yes"`:                                     "logprobs",
 		`"stop":true`:                                          "stop",
 		`"tool_choice":true`:                                   "tool_choice",
-		`"thinking":true`:                                      "thinking",
+		`"thinking":1`:                                         "thinking",
 		`"\u006e":"escaped name"`:                              "n",
 		`"tool_choice":{"type":"function","function":{}}`:      "tool_choice",
 		`"messages2":0,"temperature":"` + "\xff" + `"`:         "temperature",

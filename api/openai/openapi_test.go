@@ -101,8 +101,17 @@ func TestOpenAPIMatchesTypes(t *testing.T) {
 
 // documentedKind returns the JSON types a property takes beside null.
 func documentedKind(schema map[string]any) string {
-	if schema["$ref"] != nil || schema["anyOf"] != nil {
+	if schema["$ref"] != nil {
 		return "object"
+	}
+	if choices, ok := schema["anyOf"].([]any); ok {
+		var out []string
+		for _, one := range choices {
+			if kind := documentedKind(one.(map[string]any)); kind != "null" {
+				out = append(out, kind)
+			}
+		}
+		return strings.Join(out, "|")
 	}
 	switch typ := schema["type"].(type) {
 	case string:

@@ -93,6 +93,22 @@ func readTools(r *reader, req *ChatRequest) (err error) {
 	return err
 }
 
+// readThinking reads the switch, which may be a mere true or false.
+func readThinking(r *reader) (*Thinking, error) {
+	switch r.dec.PeekKind() {
+	case 't', 'f':
+		on, err := r.boolean()
+		if on {
+			return &Thinking{Type: "enabled"}, err
+		}
+		return &Thinking{Type: "disabled"}, err
+	case '{':
+		t := new(Thinking)
+		return t, readObject(r, thinkingTable, t)
+	}
+	return nil, r.wrong("a boolean or an object")
+}
+
 const toolChoices = `"none", "auto", "required" or {"type":"function","function":{"name":…}}`
 
 // readToolChoice reads a mode or a named function.

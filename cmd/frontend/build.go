@@ -50,6 +50,7 @@ type app struct {
 	tracing  *observe.Tracing     // exports nothing unless configured
 	gate     *native.Gate         // bounds native calls of all models together
 	pools    *executor.Registry   // one pool for each tokenizer
+	records  *mem.Source          // with discovery backend mem; else nil
 	store    *discovery.Store     // what discovery knows
 	catalog  *catalog.Catalog     // what can be served
 	server   *server.Server       // nil until everything else is there
@@ -101,6 +102,9 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	a.store = discovery.NewStore(source, discovery.Options{Log: a.target("discovery"), Registerer: a.registry})
 	// Discovery runs before the catalog watches it. The catalog closes the models when it ends.
 	a.run("discovery", a.store.Run)
+	a.run("memory", func(ctx context.Context) error {
+		return observe.ReturnMemory(ctx, observe.MemoryOptions{Also: native.TrimHeap})
+	})
 	// Loading begins as soon as a worker is seen, and ends beside requests for other models.
 	a.catalog = catalog.New(a.catalogOptions())
 	a.run("catalog", a.catalog.Run)
@@ -197,7 +201,8 @@ func (a *app) source(e *embedded) (router.Source, error) {
 		return e.records, nil
 	case d.Backend == "mem":
 		// Nothing can register from outside: of use only to those who want an empty server.
-		return mem.New(), nil
+		a.records = mem.New()
+		return a.records, nil
 	case d.Backend == "file":
 		return file.New(file.Options{Root: d.FileKV, Log: log}), nil
 	}

@@ -16,16 +16,21 @@ import (
 	"github.com/portico-llm/portico/internal/loadgen"
 )
 
+// main ends early on an interrupt, with the report of what has been measured up to then.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// os.Exit runs no deferred calls, so stop is called by hand.
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// run returns the exit code: 0, 1 when requests failed or nothing could be measured, 2 for wrong usage.
+// run returns the exit code: 0, 1 when requests failed or nothing could be measured, 2 for wrong usage. The report goes
+// to stdout, everything else to stderr, so that the output can be piped. It blocks until the run is over or ctx has
+// ended.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, out, err := parse(args, stderr)
+	// Asking for help is no mistake; the flag set has printed it.
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
@@ -33,8 +38,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "loadgen:", err)
 		return 2
 	}
+	// An interrupt is no error: it ends the run, which reports what it has.
 	report, err := loadgen.Run(ctx, o)
 	if err != nil {
+		// The package's errors begin with its name already.
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
@@ -49,12 +56,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// output says where the report goes.
+// output says where the report goes. Text goes to standard output unless JSON takes its place there.
 type output struct {
 	json string // file for the JSON report; - is standard output, in place of the text
 }
 
-// write writes the report where the command line wants it.
+// write writes the report where the command line wants it. The text comes first: a file that can't be written loses
+// nothing that a person waits for.
 func (o output) write(r *loadgen.Report, stdout io.Writer) error {
 	if o.json != "-" {
 		if err := r.WriteText(stdout); err != nil {
@@ -76,12 +84,16 @@ func (o output) write(r *loadgen.Report, stdout io.Writer) error {
 	return os.WriteFile(o.json, b, 0o644)
 }
 
-// parse reads the command line. Defaults that depend on other options are the package's.
+// parse reads the command line. Defaults that depend on other options are the package's: for those zero is passed on,
+// and the help text says what it stands for. Usage and mistakes are printed to stderr by the flag set. Whether the
+// values make sense is checked by the package.
 func parse(args []string, stderr io.Writer) (loadgen.Options, output, error) {
 	var o loadgen.Options
 	var out output
+	// A flag set that returns its errors leaves the exit code to run.
 	f := flag.NewFlagSet("loadgen", flag.ContinueOnError)
 	f.SetOutput(stderr)
+	// The server and the shape of the requests.
 	f.StringVar(&o.URL, "url", "http://127.0.0.1:8000", "base URL of the server")
 	f.StringVar(&o.Model, "model", "", "model name (needed)")
 	f.IntVar(&o.PromptTokens, "prompt-tokens", 109, "prompt length in tokens, as the server counts")
@@ -90,11 +102,13 @@ func parse(args []string, stderr io.Writer) (loadgen.Options, output, error) {
 	f.IntVar(&o.MaxTokens, "max-tokens", 64, "tokens of every answer")
 	f.BoolVar(&o.IgnoreEOS, "ignore-eos", false, "ask the worker to go on past its end token")
 	f.BoolVar(&o.NoUsage, "no-usage", false, "don't ask for usage, nor check token counts")
+	// The load.
 	f.IntVar(&o.Connections, "connections", 16, "requests at a time; with --rate, at most this many")
 	f.Float64Var(&o.Rate, "rate", 0, "open loop: requests per second; 0 is the closed loop")
 	f.StringVar((*string)(&o.Arrival), "arrival", "poisson", "open loop: poisson or constant")
 	f.BoolVar(&o.KeepAlive, "keep-alive", false, "reuse connections")
 	f.DurationVar(&o.Ramp, "ramp", 0, "closed loop: spread the first requests over this time")
+	// How long, and what else to watch.
 	f.IntVar(&o.Requests, "requests", 0, "end after this many requests")
 	f.DurationVar(&o.Duration, "duration", 0, "end after this time; without either limit 10s")
 	f.IntVar(&o.Warmup, "warmup", 0, "requests before the measured ones")
@@ -105,6 +119,7 @@ func parse(args []string, stderr io.Writer) (loadgen.Options, output, error) {
 	if err := f.Parse(args); err != nil {
 		return o, out, err
 	}
+	// A flag without its dashes would otherwise be dropped without a word.
 	if f.NArg() > 0 {
 		return o, out, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}

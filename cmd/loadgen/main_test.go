@@ -13,6 +13,7 @@ import (
 	"github.com/portico-llm/portico/internal/loadgen"
 )
 
+// server answers every request with the status and a stream of one token, and returns its URL.
 func server(t *testing.T, status int) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -24,6 +25,7 @@ func server(t *testing.T, status int) string {
 	return s.URL
 }
 
+// TestRun looks at exit codes, by which scripts tell failures of the run from those of the command line.
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.json")
 	args := func(url, out string) []string {

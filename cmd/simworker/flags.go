@@ -18,36 +18,39 @@ import (
 	"github.com/portico-llm/portico/internal/simworker"
 )
 
-// settings are everything the command line and the environment say.
+// settings are everything the command line and the environment say. They are complete and checked once parse has
+// returned, and not changed afterwards.
 type settings struct {
 	// What is served.
-	modelPath, modelName string
+	modelPath, modelName string // folder, and the name that clients use
 	endpoint             worker.EndpointID
-	workers              int
+	workers              int // of this process; each registers by itself
 
 	// Where workers register.
-	backend, fileKV string
+	backend, fileKV string // etcd or file; the folder of the second
 	etcd            etcd.Options
 
 	// How requests come in.
-	plane, nats     string
-	host, advertise string
-	port            int
-	codec           worker.Codec
+	plane, nats     string       // tcp or nats; the address of the second
+	host, advertise string       // TCP plane: to listen on, and what frontends are told
+	port            int          // TCP plane; 0: any free one
+	codec           worker.Codec // advertised
 
 	// What answers them, and how fast.
-	kind, text, script string
-	timing             simworker.Timing
+	kind, text, script string           // engine and its material; a script stands above both
+	timing             simworker.Timing // of the engines, not of scripts
 	seed               uint64
 	maxTokens          int
-	faults             string
+	faults             string // plan, as simworker.ParseFaults takes it; empty: none
 
 	maxActive, maxQueued int // 0: the package's defaults
 	logLevel             slog.Level
 }
 
-// parse reads flags, which stand above the environment. The environment has the names that real workers read.
+// parse reads flags, which stand above the environment. The environment has the names that real workers read, so that
+// one deployment file starts either. A variable that is set to nothing counts as not set. Usage goes to stderr.
 func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*settings, error) {
+	// Variables are defaults of their flags, which makes the order of precedence the flag set's own.
 	get := func(key, otherwise string) string {
 		v, _ := env(key)
 		return cmp.Or(v, otherwise)
@@ -55,6 +58,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	s := &settings{}
 	f := flag.NewFlagSet("simworker", flag.ContinueOnError)
 	f.SetOutput(stderr)
+	// What is served, and how it is reached.
 	f.StringVar(&s.modelPath, "model-path", "", "model folder: config.json, tokenizer.json and so on (needed)")
 	f.StringVar(&s.modelName, "model-name", "", "served name; empty is the folder's name")
 	endpoint := f.String("endpoint", "dyn://dynamo.backend.generate", "endpoint to serve")
@@ -62,6 +66,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	f.StringVar(&s.backend, "discovery-backend", get("DYN_DISCOVERY_BACKEND", "etcd"), "etcd or file (DYN_DISCOVERY_BACKEND)")
 	f.StringVar(&s.plane, "request-plane", get("DYN_REQUEST_PLANE", "tcp"), "tcp or nats (DYN_REQUEST_PLANE)")
 	codec := f.String("codec", "msgpack", "codec to advertise: msgpack or json")
+	// What answers, and at which pace.
 	f.StringVar(&s.kind, "engine", "text", "text: prepared sentences; echo: the prompt; random: random words")
 	f.StringVar(&s.text, "text", "", "text of the text engine; empty is a greeting")
 	f.StringVar(&s.script, "script", "", "JSON file of steps to play for every request, in place of an engine")
@@ -74,6 +79,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	f.Float64Var(&s.timing.Speed, "speedup-ratio", 1, "the same, by the name other simulators have for it")
 	f.Uint64Var(&s.seed, "seed", 0, "of everything drawn at random")
 	f.IntVar(&s.maxTokens, "default-max-tokens", 256, "answer length when a request sets no limit")
+	// What goes wrong, and how much is taken on.
 	f.StringVar(&s.faults, "faults", "", "fault plan, such as die-after=3/10,slow=50ms")
 	f.IntVar(&s.maxActive, "max-num-seqs", 0, "requests at a time; 0 is 10000")
 	f.IntVar(&s.maxQueued, "max-queued", 0, "waiting requests; 0 is 40000")
@@ -88,7 +94,8 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	return s, s.finish(*endpoint, *codec, get)
 }
 
-// fromEnv reads what only the environment says.
+// fromEnv reads what only the environment says: addresses and credentials, which belong to a deployment and are the
+// same for all its processes.
 func (s *settings) fromEnv(get func(key, otherwise string) string) {
 	s.fileKV = get("DYN_FILE_KV", filepath.Join(os.TempDir(), "dynamo_store_kv"))
 	s.nats = get("NATS_SERVER", "nats://localhost:4222")
@@ -101,7 +108,8 @@ func (s *settings) fromEnv(get func(key, otherwise string) string) {
 	}
 }
 
-// finish checks and completes the settings.
+// finish checks and completes the settings. Its errors name the flag or variable that is wrong. Files are not opened: a
+// model that isn't there is found out when the worker starts.
 func (s *settings) finish(endpoint, codec string, get func(key, otherwise string) string) (err error) {
 	if s.modelPath == "" {
 		return errors.New("--model-path is needed")
@@ -109,10 +117,12 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 	if s.modelPath, err = filepath.Abs(s.modelPath); err != nil {
 		return fmt.Errorf("--model-path: %w", err)
 	}
+	// The path is absolute by now, so that "." has a name, too.
 	s.modelName = cmp.Or(s.modelName, filepath.Base(s.modelPath))
 	if s.endpoint, err = worker.ParseEndpointID(endpoint); err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
+	// Words, all of which are the values of flags.
 	for _, choice := range []struct{ flag, value, allowed string }{
 		{"--discovery-backend", s.backend, "etcd file"},
 		{"--request-plane", s.plane, "tcp nats"},
@@ -123,12 +133,14 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 			return fmt.Errorf("%s %q: want one of: %s", choice.flag, choice.value, choice.allowed)
 		}
 	}
+	// The zero codec is JSON.
 	if codec == worker.Msgpack.String() {
 		s.codec = worker.Msgpack
 	}
 	if s.workers < 1 {
 		return fmt.Errorf("--num-workers %d: want 1 or more", s.workers)
 	}
+	// The plan is parsed again for each worker; here its mistakes are found before anything starts.
 	if s.faults != "" {
 		if _, err := simworker.ParseFaults(s.faults); err != nil {
 			return fmt.Errorf("--faults: %w", err)
@@ -137,11 +149,12 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 	return s.numbers(get)
 }
 
-// numbers reads the variables that are numbers.
+// numbers reads the variables that are numbers: a port, and the life of a lease in seconds.
 func (s *settings) numbers(get func(key, otherwise string) string) (err error) {
 	if s.port, err = strconv.Atoi(get("DYN_TCP_RPC_PORT", "0")); err != nil {
 		return fmt.Errorf("DYN_TCP_RPC_PORT: %w", err)
 	}
+	// A port for all would let the first worker listen and the others fail.
 	if s.workers > 1 && s.port != 0 {
 		return fmt.Errorf("DYN_TCP_RPC_PORT %d: several workers need a port each", s.port)
 	}

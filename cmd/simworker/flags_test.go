@@ -11,6 +11,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
+// environment looks variables up in a map, as os.LookupEnv does in the process's own.
 func environment(vars map[string]string) func(string) (string, bool) {
 	return func(k string) (string, bool) { v, ok := vars[k]; return v, ok }
 }
@@ -38,6 +39,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestParseRefuses has one mistake in each case; the error must name the flag or variable that has it.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct {
 		args []string

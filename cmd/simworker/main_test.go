@@ -58,6 +58,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunFails looks at the exit codes of what ends before a worker runs: 2 for the command line, 1 for what it names.
 func TestRunFails(t *testing.T) {
 	for _, c := range []struct {
 		name string

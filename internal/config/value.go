@@ -17,7 +17,7 @@ type value interface {
 	kind() string          // the word for an argument in the help text
 }
 
-// text is any string.
+// textValue is any string.
 type textValue struct{ p *string }
 
 // text binds a string, and gives it its default, as the other constructors do.

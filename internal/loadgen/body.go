@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// body finds the end of an HTTP/1.1 message body and takes chunked coding off it.
+// body finds the end of an HTTP/1.1 message body and takes chunked coding off it. It keeps no bytes: what it can't use
+// yet stays with the caller, who brings it again with more behind it. start makes it ready for another answer.
 type body struct {
 	status   int // of the answer
 	chunked  bool
@@ -16,6 +17,7 @@ type body struct {
 	state    chunkState
 }
 
+// chunkState is where in a chunked body the next byte belongs.
 type chunkState uint8
 
 // The parts of a chunked body, in their order.
@@ -26,10 +28,12 @@ const (
 	trailer  // lines after the last chunk, to an empty one
 )
 
-// start reads a head (each line with its line break, without the empty one) and returns the status.
+// start reads a head (each line with its line break, without the empty one) and returns the status. Headers that don't
+// bear on the body are not looked at. A body without a length ends with the connection, whatever the status.
 func (b *body) start(head []byte) (int, error) {
 	*b = body{untilEOF: true}
 	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
+	// "HTTP/1.1 200": the three digits stand at a fixed place.
 	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
 		return 0, &failure{BadHTTP, "status line " + clip(line)}
 	}
@@ -47,6 +51,7 @@ func (b *body) start(head []byte) (int, error) {
 			if !b.chunked {
 				return 0, &failure{BadHTTP, "transfer coding " + clip(value)}
 			}
+		// Of both headers the later one counts; a server that sends both is broken anyway.
 		case bytes.EqualFold(name, []byte("Content-Length")):
 			if b.left, err = strconv.Atoi(string(value)); err != nil || b.left < 0 {
 				return 0, &failure{BadHTTP, "content length " + clip(value)}
@@ -61,6 +66,7 @@ func (b *body) start(head []byte) (int, error) {
 }
 
 // feed passes the body bytes within raw to onData. It returns how much of raw it used up and whether the body is over.
+// onData may be called several times, once for each chunk, and must not keep the bytes.
 func (b *body) feed(raw []byte, now time.Time, onData func([]byte, time.Time) error) (used int, done bool, err error) {
 	switch {
 	case b.untilEOF:
@@ -71,6 +77,7 @@ func (b *body) feed(raw []byte, now time.Time, onData func([]byte, time.Time) er
 		return n, b.left == 0, pass(raw[:n], now, onData)
 	}
 	for {
+		// Data is passed on as it comes, however much of the chunk that is; lines wait until they are whole.
 		if b.state == chunkData {
 			n := min(len(raw)-used, b.left)
 			if err := pass(raw[used:used+n], now, onData); err != nil {
@@ -94,10 +101,12 @@ func (b *body) feed(raw []byte, now time.Time, onData func([]byte, time.Time) er
 	}
 }
 
-// line handles a line of the chunked coding itself.
+// line handles a line of the chunked coding itself. done tells that the body is over: after the empty line that ends
+// the trailers.
 func (b *body) line(line []byte) (done bool, err error) {
 	switch b.state {
 	case chunkSize:
+		// Behind a semicolon come extensions, which nobody uses. 31 bits keep the size an int on every platform.
 		digits, _, _ := bytes.Cut(line, []byte{';'})
 		n, err := strconv.ParseUint(string(bytes.TrimSpace(digits)), 16, 31)
 		if err != nil {

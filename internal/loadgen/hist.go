@@ -11,18 +11,20 @@ const subBits = 7
 // hist counts durations in logarithmic buckets. It has a fixed size, so that millions of token gaps cost no memory.
 // The zero value is ready. For one goroutine; histograms of several are added up afterwards.
 type hist struct {
-	counts [(64 - subBits + 1) << subBits]uint32
-	n      uint64
-	sum    uint64
+	counts [(64 - subBits + 1) << subBits]uint32 // by bucket
+	n      uint64                                // of values
+	sum    uint64                                // nanoseconds, as is max; both exact
 	max    uint64
 }
 
-// bucket returns the bucket of a value: small values have one each, larger ones share by their leading bits.
+// bucket returns the bucket of a value: small values have one each, larger ones share by their leading bits, of which
+// subBits+1 count. Buckets are in the order of their values, without gaps.
 func bucket(v uint64) int {
 	shift := bits.Len64(v) - subBits - 1
 	if shift <= 0 {
 		return int(v)
 	}
+	// The leading bit of v>>shift is always set and adds one to the power of two in front.
 	return shift<<subBits + int(v>>shift)
 }
 
@@ -54,7 +56,8 @@ func (h *hist) merge(o *hist) {
 	h.max = max(h.max, o.max)
 }
 
-// quantile returns the value that a share q of all values doesn't exceed.
+// quantile returns the value that a share q of all values doesn't exceed, rounded up to its bucket's end, but never
+// above the largest value seen. Zero without values.
 func (h *hist) quantile(q float64) time.Duration {
 	want := uint64(q*float64(h.n) + 0.5)
 	want = min(max(want, 1), h.n)

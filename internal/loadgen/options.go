@@ -45,6 +45,8 @@ type Options struct {
 	Log       *slog.Logger
 }
 
+// withDefaults returns o with every option set that has a default; a drawn seed among them, so that it isn't drawn
+// twice.
 func (o Options) withDefaults() Options {
 	set := func(p *int, v int) {
 		if *p == 0 {
@@ -72,6 +74,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// validate refuses what no run could make sense of. Whether there is a server at the URL is found out by the first
+// request.
 func (o *Options) validate() error {
 	u, err := url.Parse(o.URL)
 	switch {

@@ -20,8 +20,8 @@ type usage struct {
 	threads int
 }
 
-// readUsage adds up a process and everything descended from it. Descendants that have ended count through their
-// parent's record of them.
+// readUsage adds up a process and everything descended from it; shared pages count once for each process that maps
+// them. Descendants that have ended count through their parent's record of them.
 func readUsage(pid int) (usage, error) {
 	parents, err := processTree()
 	if err != nil {
@@ -43,8 +43,8 @@ func readUsage(pid int) (usage, error) {
 
 // procStat is what one line of /proc/PID/stat says.
 type procStat struct {
-	parent  int
-	cpu     time.Duration
+	parent  int           // process id
+	cpu     time.Duration // its own and that of children it has waited for
 	rss     int64
 	threads int
 }
@@ -97,6 +97,7 @@ func parseStat(b []byte) (procStat, bool) {
 	if len(f) <= rss {
 		return procStat{}, false
 	}
+	// The kernel writes numbers only; should that change, zero shows in the report.
 	num := func(k int) int64 {
 		v, _ := strconv.ParseInt(string(f[k]), 10, 64)
 		return v
@@ -111,7 +112,9 @@ func parseStat(b []byte) (procStat, bool) {
 	}, true
 }
 
-// watch samples the process until ctx ends and keeps the largest resident size.
+// watch samples the process until ctx ends and keeps the largest resident size. A sample that fails is left out:
+// whether the process is still there is asked at the end. The interval keeps the cost of reading /proc out of the
+// measurement.
 func (m *meter) watch(ctx context.Context) error {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -127,7 +130,8 @@ func (m *meter) watch(ctx context.Context) error {
 	}
 }
 
-// meter follows one server process. The first and last readings are taken by the caller, the samples by watch.
+// meter follows one server process. The first and last readings are taken by the caller, the samples by watch. Nothing
+// here is locked: the caller touches it before watch starts and after it has ended.
 type meter struct {
 	pid         int
 	first, last usage
@@ -140,7 +144,7 @@ func (m *meter) note(u usage) {
 	m.peak.threads = max(m.peak.threads, u.threads)
 }
 
-// Resident returns the resident size of a process and its descendants, in bytes.
+// Resident returns the resident size of a process and its descendants now, in bytes. It needs Linux's /proc.
 func Resident(pid int) (int64, error) {
 	u, err := readUsage(pid)
 	return u.rss, err

@@ -35,14 +35,17 @@ var (
 		"vapor", "vault", "velvet", "village", "vine", "violet", "wagon", "walk", "walnut", "warm", "watch", "water", "wave", "weave",
 		"west", "wheat", "wheel", "willow", "wind", "window", "winter", "wonder", "wood", "wool", "yellow", "yield", "zenith", "zephyr",
 	}
+	// Empty ones are repeated, since most words have neither.
 	endings  = [...]string{"", "", "", "s", "ed", "ing", "er", "ly", "ful", "ness", "less", "able", "ward", "like", "ers", "ish"}
 	prefixes = [...]string{"", "", "", "", "", "", "re", "un", "over", "mid", "out", "inter"}
 )
 
-// words writes prompts. Each has its own random source, so that prompt i of a seed is always the same text.
+// words writes prompts. Each has its own random source, so that prompt i of a seed is always the same text, whichever
+// connection sends it and when. Other texts share no long beginning with it, so that prefix caches find nothing.
 type words struct{ seed uint64 }
 
-// appendTo appends n words as sentences and paragraphs: plain ASCII that needs no JSON escaping beyond \n.
+// appendTo appends n words as sentences and paragraphs: plain ASCII that needs no JSON escaping beyond \n. The share of
+// tokens to words is the same for all prompts of some length, which the measurement before a run relies on.
 func (w words) appendTo(dst []byte, prompt uint64, n int) []byte {
 	r := rand.New(rand.NewPCG(w.seed, prompt))
 	sentence := 0
@@ -51,6 +54,7 @@ func (w words) appendTo(dst []byte, prompt uint64, n int) []byte {
 			dst = append(dst, ' ')
 		}
 		at := len(dst)
+		// A number now and then: tokenizers treat digits in a way of their own.
 		if r.IntN(40) == 0 {
 			dst = strconv.AppendInt(dst, int64(r.IntN(10000)), 10)
 		} else {
@@ -58,6 +62,7 @@ func (w words) appendTo(dst []byte, prompt uint64, n int) []byte {
 			dst = append(dst, stems[r.IntN(len(stems))]...)
 			dst = append(dst, endings[r.IntN(len(endings))]...)
 		}
+		// Digits are below 'a' and stay.
 		if sentence == 0 && dst[at] >= 'a' {
 			dst[at] -= 'a' - 'A'
 		}
@@ -67,6 +72,7 @@ func (w words) appendTo(dst []byte, prompt uint64, n int) []byte {
 			dst = append(dst, '.')
 			sentence = 0
 			if r.IntN(6) == 0 {
+				// The two characters of a JSON escape.
 				dst = append(dst, `\n`...)
 			}
 		case r.IntN(12) == 0:
@@ -76,7 +82,8 @@ func (w words) appendTo(dst []byte, prompt uint64, n int) []byte {
 	return dst
 }
 
-// appendBody appends a chat request with a fresh prompt of n words.
+// appendBody appends a chat request with prompt number prompt, of n words. Written by hand: encoding thousands of long
+// prompts a second would take CPU time from the server on the same machine.
 func (o *Options) appendBody(dst []byte, prompt uint64, n, maxTokens int, stream bool) []byte {
 	dst = append(dst, `{"model":`...)
 	dst = strconv.AppendQuote(dst, o.Model)
@@ -89,6 +96,7 @@ func (o *Options) appendBody(dst []byte, prompt uint64, n, maxTokens int, stream
 	}
 	if stream {
 		dst = append(dst, `,"stream":true`...)
+		// Without streaming usage is always there.
 		if !o.NoUsage {
 			dst = append(dst, `,"stream_options":{"include_usage":true}`...)
 		}

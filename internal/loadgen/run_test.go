@@ -164,6 +164,8 @@ func TestOpenLoopCountsWaiting(t *testing.T) {
 	}
 }
 
+// TestFailuresAreCounted fails every other request in one way, by the server's name for it, and expects five of ten
+// under the report's name.
 func TestFailuresAreCounted(t *testing.T) {
 	for fail, want := range map[string]string{"status": "status_503", "cut": "truncated", "truncate": "truncated", "hang": "timeout"} {
 		t.Run(fail, func(t *testing.T) {
@@ -202,6 +204,7 @@ func TestRunEndsWithContext(t *testing.T) {
 	}
 }
 
+// TestRefusals has what no run can start with: wrong options, and peers that aren't there.
 func TestRefusals(t *testing.T) {
 	for name, o := range map[string]loadgen.Options{
 		"no model":   {URL: "http://127.0.0.1:1"},

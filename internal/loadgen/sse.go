@@ -23,7 +23,7 @@ const (
 	WrongCount Kind = "wrong_count" // other than the number of tokens that was asked for
 )
 
-// failure is an error with its kind.
+// failure is an error with its kind. The text may hold what the server sent, shortened by clip.
 type failure struct {
 	kind Kind
 	text string
@@ -49,11 +49,13 @@ type stream struct {
 	openedEvent bool // a data line has been seen since the last empty line
 }
 
+// reset makes s ready for another answer and keeps its memory.
 func (s *stream) reset(start time.Time) {
 	*s = stream{line: s.line[:0], gaps: s.gaps[:0], start: start}
 }
 
-// feed takes a piece of the event stream that arrived at now.
+// feed takes a piece of the event stream that arrived at now. Where pieces begin and end makes no difference: a line
+// that isn't whole is kept for the next. Errors are failures, after which the answer is not worth reading on.
 func (s *stream) feed(b []byte, now time.Time) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
@@ -77,6 +79,7 @@ func (s *stream) feed(b []byte, now time.Time) error {
 }
 
 var (
+	// What is looked for, as servers write it: JSON without spaces, as serde_json and encoding/json make it.
 	dataField   = []byte("data:")
 	doneMark    = []byte("[DONE]")
 	contentKey  = []byte(`"content":"`)
@@ -88,7 +91,8 @@ var (
 	choicesKey  = []byte(`"choices"`)
 )
 
-// take handles one line without its line feed.
+// take handles one line without its line feed. It is stricter than browsers are: a field that no server of this API
+// sends is an error, since a broken frame would look like one.
 func (s *stream) take(line []byte, now time.Time) error {
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	switch {
@@ -122,6 +126,7 @@ func (s *stream) data(d []byte, now time.Time) error {
 	if len(d) < 2 || d[0] != '{' || d[len(d)-1] != '}' {
 		return &failure{Malformed, "data is no object: " + clip(d)}
 	}
+	// The empty content of the role's event is no text.
 	if i := bytes.Index(d, contentKey); i >= 0 && d[i+len(contentKey)] != '"' {
 		s.token(now)
 	}
@@ -135,6 +140,7 @@ func (s *stream) data(d []byte, now time.Time) error {
 		s.hasUsage = true
 		s.prompt, s.completion = numberAfter(d[i:], promptKey), numberAfter(d[i:], completeKey)
 	} else if bytes.Index(d, choicesKey) < 0 {
+		// OpenAI wraps an error in "error"; Dynamo's flat form has a message at the top.
 		if bytes.Contains(d, errorKey) || bytes.Contains(d, []byte(`"message"`)) {
 			return &failure{ErrorEvent, clip(d)}
 		}
@@ -154,7 +160,8 @@ func (s *stream) token(now time.Time) {
 	s.last = now
 }
 
-// end checks the whole answer against the tokens that were asked for.
+// end checks the whole answer against the tokens that were asked for. An answer may stop early, at the model's end
+// token; one that ends by its length has exactly as many as asked for.
 func (s *stream) end(maxTokens int, wantUsage bool) error {
 	switch {
 	case !s.done:

@@ -33,6 +33,8 @@ func check(body string, n int) (*stream, error) {
 	return s, s.end(2, true)
 }
 
+// TestStreamChecks feeds answers that were to have two tokens, in pieces of several sizes. The kind is what the whole
+// answer is found to be, empty when nothing is wrong; good also has text that looks like a key.
 func TestStreamChecks(t *testing.T) {
 	good := roleChunk + textChunk("a") + ": keep-alive\n\n" + textChunk(`"content":"x`) + finishChunk + usageChunk + doneChunk
 	for _, c := range []struct {
@@ -140,6 +142,7 @@ func unwrap(head, data string, n int) (string, error) {
 	}
 }
 
+// TestBody unwraps bodies in pieces of every small size. Bytes beyond a body's length belong to the next answer.
 func TestBody(t *testing.T) {
 	for _, c := range []struct{ name, head, data, want string }{
 		{"chunked", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n", "3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n", "abc0123456789"},

@@ -18,7 +18,8 @@ type tally struct {
 	ttft, itl, e2e hist
 }
 
-// record adds one finished request.
+// record adds one finished request. Latencies and tokens count for successes only: a refusal is quick, and would make
+// a failing server look fast.
 func (t *tally) record(s *stream, status int, end time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,11 +30,13 @@ func (t *tally) record(s *stream, status int, end time.Time, err error) {
 	}
 	t.ok++
 	t.promptTokens += s.prompt
+	// Without usage the events with text are counted, which servers may merge.
 	if s.hasUsage {
 		t.outputTokens += s.completion
 	} else {
 		t.outputTokens += s.contents
 	}
+	// A success has text, so first is set: stream.end sees to it.
 	t.ttft.add(s.first.Sub(s.start))
 	t.e2e.add(end.Sub(s.start))
 	for _, g := range s.gaps {
@@ -41,7 +44,7 @@ func (t *tally) record(s *stream, status int, end time.Time, err error) {
 	}
 }
 
-// failLocked counts a failure under its kind.
+// failLocked counts a failure under its kind, and keeps the text of a kind's first.
 func (t *tally) failLocked(status int, err error) {
 	if t.errors == nil {
 		t.errors = map[string]int{}
@@ -64,6 +67,7 @@ type shards []*tally
 
 // newShards returns as many tallies as help with n connections.
 func newShards(n int) shards {
+	// A histogram is some 30 KiB, and a tally has three.
 	s := make(shards, min(max(n, 1), 16))
 	for i := range s {
 		s[i] = new(tally)
@@ -71,7 +75,7 @@ func newShards(n int) shards {
 	return s
 }
 
-// report sums the shards up.
+// report sums the shards up over the time that the run took. It reads without locks: nobody records any more.
 func (s shards) report(took time.Duration) *Report {
 	var sum tally
 	r := &Report{Seconds: took.Seconds()}
@@ -91,6 +95,7 @@ func (s shards) report(took time.Duration) *Report {
 		}
 		r.Examples = append(r.Examples, t.examples...)
 	}
+	// Several shards may each have seen the same kind; a handful is enough for a reader.
 	r.Examples = r.Examples[:min(len(r.Examples), 5)]
 	r.TTFT, r.ITL, r.E2E = sum.ttft.summary(), sum.itl.summary(), sum.e2e.summary()
 	if r.Succeeded > 0 {
@@ -98,6 +103,7 @@ func (s shards) report(took time.Duration) *Report {
 		r.OutputTokens = float64(sum.outputTokens) / float64(r.Succeeded)
 	}
 	if took > 0 {
+		// All requests, but the tokens of whole answers only.
 		r.RequestsPerSec = float64(r.Requests) / took.Seconds()
 		r.TokensPerSec = float64(sum.outputTokens) / took.Seconds()
 	}

@@ -6,34 +6,8 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
 )
-
-// classes maps a worker's error class to the kind of failure and to the text a client sees when the worker gave none
-// that may be shown.
-var classes = map[string]struct {
-	kind   fault.Kind
-	phrase string
-}{
-	// The keys are the names on the wire.
-	"InvalidRequest":    {fault.BadRequest, "Invalid request"},
-	"Unauthenticated":   {fault.Unauthenticated, "Authentication required"},
-	"PermissionDenied":  {fault.PermissionDenied, "Permission denied"},
-	"NotFound":          {fault.NotFound, "Resource not found"},
-	"Conflict":          {fault.Conflict, "Request conflict"},
-	"PayloadTooLarge":   {fault.TooLarge, "Request payload too large"},
-	"UnsupportedMedia":  {fault.UnsupportedMedia, "Unsupported media type"},
-	"RateLimited":       {fault.RateLimited, "Rate limit exceeded"},
-	"CapacityExhausted": {fault.Overloaded, "Service temporarily overloaded"},
-	"Unavailable":       {fault.Unavailable, "Service temporarily unavailable"},
-	"BackendProtocol":   {fault.BadGateway, "Bad gateway"},
-	"DeadlineExceeded":  {fault.Timeout, "Request deadline exceeded"},
-	"NotImplemented":    {fault.NotImplemented, "Operation not implemented"},
-	"Cancelled":         {fault.Cancelled, "Request cancelled"},
-	"Internal":          {fault.Internal, internalPhrase},
-}
-
-// internalPhrase is all a client learns of failures nobody meant for it.
-const internalPhrase = "Internal server error"
 
 // workerFault makes a fault of an error item. Nothing but what the worker marked as public reaches the client. first
 // tells that no output came before it.
@@ -50,12 +24,8 @@ func workerFault(it *worker.Item, first bool) *fault.Error {
 	if e.Reason == "router.queue_deadline_exceeded" { // the worker's own queue was too long
 		class = "RateLimited"
 	}
-	c, ok := classes[class]
-	// Workers newer than this table may know further classes.
-	if !ok {
-		c = classes["Internal"]
-	}
-	f := &fault.Error{Kind: c.kind, Origin: fault.FromWorker, Message: c.phrase}
+	v := router.VerdictOf(class)
+	f := &fault.Error{Kind: v.Kind, Origin: fault.FromWorker, Message: v.Phrase}
 	switch e.PublicType {
 	case "message":
 		if e.Public != "" {
@@ -112,10 +82,10 @@ func engineFault(message string, first bool) *fault.Error {
 	case status >= 400 && status < 500:
 		class = "InvalidRequest"
 	}
-	c := classes[class]
-	f := &fault.Error{Kind: c.kind, Origin: fault.FromWorker, Message: c.phrase}
+	v := router.VerdictOf(class)
+	f := &fault.Error{Kind: v.Kind, Origin: fault.FromWorker, Message: v.Phrase}
 	// After the first output the client has its status: there is nobody left to tell the engine's to.
-	if c.kind == fault.Internal && first {
+	if v.Kind == fault.Internal && first {
 		f.Details = map[string]any{"backend_status": status}
 	}
 	return f.Because(engineError(message))

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
+	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
 )
 
@@ -141,5 +143,55 @@ func TestBodyBrokenOff(t *testing.T) {
 				return strings.Contains(body, `dynamo_frontend_failures_total{class="`+tt.class+`"`)
 			})
 		})
+	}
+}
+
+// TestAskingFirst checks that a client that asks whether its body would be taken is told no before it sends anything.
+func TestAskingFirst(t *testing.T) {
+	s := start(t, testkit.Play(hello), nil)
+	for _, tt := range []struct {
+		contentType, length string
+		status              int
+	}{
+		{"application/json", "500000000", http.StatusRequestEntityTooLarge},
+		{"text/plain", "50", http.StatusUnsupportedMediaType},
+		{"application/json", "50", http.StatusContinue},
+	} {
+		c := s.dial(t)
+		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %s\r\nExpect: 100-continue\r\n\r\n",
+			tt.contentType, tt.length)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil || !strings.Contains(line, fmt.Sprint(tt.status)) {
+			t.Errorf("%s of %s bytes: %q, %v", tt.contentType, tt.length, line, err)
+		}
+	}
+}
+
+// TestMessagesAreShort checks that no error repeats all of what a client made up, in either form.
+func TestMessagesAreShort(t *testing.T) {
+	long := strings.Repeat("日", 400_000)
+	for _, flat := range []bool{false, true} {
+		s := start(t, testkit.Play(hello), func(o *server.Options) { o.FlatErrors = flat })
+		for name, body := range map[string]string{
+			"model":       `{"model":"` + long + `","messages":[{"role":"user","content":"x"}]}`,
+			"role":        `{"model":"m","messages":[{"role":"` + long + `","content":"x"}]}`,
+			"tool choice": strings.TrimSuffix(chatBody, "}") + `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"` + long + `"}}}`,
+			"kwargs":      strings.TrimSuffix(chatBody, "}") + `,"logit_bias":{"` + long + `":1}}`,
+		} {
+			res, got := s.do(t, http.MethodPost, "/v1/chat/completions", body)
+			if res.StatusCode < 400 || len(got) > 8<<10 || !utf8.ValidString(got) {
+				t.Errorf("%s: %d, %d bytes", name, res.StatusCode, len(got))
+			}
+		}
+	}
+}
+
+// TestMessagesAreText checks that what a message repeats of a request is cut between characters.
+func TestMessagesAreText(t *testing.T) {
+	s := start(t, testkit.Play(hello), nil)
+	for _, path := range []string{"/" + strings.Repeat("é", 200), "/v1/models/aaa" + strings.Repeat("日", 200)} {
+		if _, body := s.do(t, http.MethodGet, path, ""); !utf8.ValidString(body) || strings.Contains(body, "\ufffd") {
+			t.Errorf("%q", body)
+		}
 	}
 }

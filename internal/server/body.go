@@ -58,6 +58,9 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 func (s *Server) readAll(r *http.Request) ([]byte, error) {
 	limit := s.opts.BodyLimit
 	if r.ContentLength > limit {
+		if r.Header.Get("Expect") != "" { // the client asks first: reading would tell it to go on
+			return nil, s.tooLarge(http.NoBody)
+		}
 		return nil, s.tooLarge(r.Body)
 	}
 	if n := r.ContentLength; n >= 0 {
@@ -77,9 +80,9 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 // believed is how much memory a client gets on its word that so much will come.
 const believed = 1 << 20
 
-// readLength reads a body of n bytes. Most take a single allocation; for larger ones memory grows with what has arrived.
-// Reading no more than n shows net/http the end of the body: from there on it watches the connection, which is how we
-// learn that a client has left.
+// readLength reads a body of n bytes. Most take a single allocation; for larger ones memory grows with what has
+// arrived. Reading no more than n shows net/http the end of the body: from there on it watches the connection, which is
+// how we learn that a client has left.
 func readLength(r io.Reader, n int64) ([]byte, error) {
 	body := make([]byte, min(n, believed))
 	for filled := 0; ; {

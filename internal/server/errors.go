@@ -23,29 +23,92 @@ type answerTo struct {
 }
 
 // answers is the only place where a status is chosen. OpenAI has no types of its own for most server failures: its
-// clients choose their exceptions by the status. The code tells the cases apart for those who look.
+// clients choose their exceptions by the status. The code tells the cases apart for those who look. In every entry the
+// first line is what a response and a stream's event say; the second is the reason phrase, then the metrics' labels.
 var answers = map[fault.Kind]answerTo{
-	fault.Internal:         {500, "server_error", "internal_error", "internal_server_error", "", "internal", "Internal", "runtime.internal"},
-	fault.BadRequest:       {400, "invalid_request_error", "", "invalid_request_error", "", "validation", "InvalidRequest", "request.invalid_argument"},
-	fault.Unauthenticated:  {401, "authentication_error", "unauthenticated", "authentication_error", "", "validation", "Unauthenticated", "request.unauthenticated"},
-	fault.PermissionDenied: {403, "permission_error", "permission_denied", "permission_error", "", "validation", "PermissionDenied", "request.permission_denied"},
-	fault.NotFound:         {404, "invalid_request_error", "not_found", "not_found_error", "", "not_found", "NotFound", "request.not_found"},
-	fault.Conflict:         {409, "invalid_request_error", "conflict", "invalid_request_error", "", "validation", "Conflict", "request.conflict"},
-	fault.TooLarge:         {413, "invalid_request_error", "request_too_large", "invalid_request_error", "Payload Too Large", "validation", "PayloadTooLarge", "request.payload_too_large"},
-	fault.UnsupportedMedia: {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error", "", "validation", "UnsupportedMedia", "request.unsupported_media"},
-	fault.RateLimited:      {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", "", "overload", "RateLimited", "request.rate_limited"},
-	fault.HeaderTooLarge:   {431, "invalid_request_error", "headers_too_large", "invalid_request_error", "", "validation", "PayloadTooLarge", "request.payload_too_large"},
-	fault.Cancelled:        {499, "request_cancelled", "request_cancelled", "request_cancelled", "Client Closed Request", "cancelled", "Cancelled", "request.cancelled"},
-	fault.NotImplemented:   {501, "invalid_request_error", "not_implemented", "not_implemented_error", "", "not_implemented", "NotImplemented", "runtime.not_implemented"},
-	fault.BadGateway:       {502, "server_error", "bad_gateway", "internal_server_error", "", "internal", "BackendProtocol", "backend.protocol"},
-	fault.Unavailable:      {503, "server_error", "service_unavailable", "service_unavailable", "", "unavailable", "Unavailable", "backend.unavailable"},
-	fault.Timeout:          {504, "server_error", "timeout", "timeout_error", "", "response_timeout", "DeadlineExceeded", "request.deadline_exceeded"},
-	fault.TooSlow:          {408, "invalid_request_error", "request_timeout", "timeout_error", "", "validation", "DeadlineExceeded", "request.deadline_exceeded"},
-	fault.Overloaded:       {529, "server_error", "overloaded", "service_unavailable", "Overloaded", "overload", "CapacityExhausted", "capacity.exhausted"},
+	fault.Internal: {
+		500, "server_error", "internal_error", "internal_server_error",
+		"", "internal", "Internal", "runtime.internal",
+	},
+	fault.BadRequest: {
+		400, "invalid_request_error", "", "invalid_request_error",
+		"", "validation", "InvalidRequest", "request.invalid_argument",
+	},
+	fault.Unauthenticated: {
+		401, "authentication_error", "unauthenticated", "authentication_error",
+		"", "validation", "Unauthenticated", "request.unauthenticated",
+	},
+	fault.PermissionDenied: {
+		403, "permission_error", "permission_denied", "permission_error",
+		"", "validation", "PermissionDenied", "request.permission_denied",
+	},
+	fault.NotFound: {
+		404, "invalid_request_error", "not_found", "not_found_error",
+		"", "not_found", "NotFound", "request.not_found",
+	},
+	fault.Conflict: {
+		409, "invalid_request_error", "conflict", "invalid_request_error",
+		"", "validation", "Conflict", "request.conflict",
+	},
+	fault.TooLarge: {
+		413, "invalid_request_error", "request_too_large", "invalid_request_error",
+		"Payload Too Large", "validation", "PayloadTooLarge", "request.payload_too_large",
+	},
+	fault.UnsupportedMedia: {
+		415, "invalid_request_error", "unsupported_media_type", "invalid_request_error",
+		"", "validation", "UnsupportedMedia", "request.unsupported_media",
+	},
+	fault.RateLimited: {
+		429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error",
+		"", "overload", "RateLimited", "request.rate_limited",
+	},
+	fault.HeaderTooLarge: {
+		431, "invalid_request_error", "headers_too_large", "invalid_request_error",
+		"", "validation", "PayloadTooLarge", "request.payload_too_large",
+	},
+	fault.Cancelled: {
+		499, "request_cancelled", "request_cancelled", "request_cancelled",
+		"Client Closed Request", "cancelled", "Cancelled", "request.cancelled",
+	},
+	fault.NotImplemented: {
+		501, "invalid_request_error", "not_implemented", "not_implemented_error",
+		"", "not_implemented", "NotImplemented", "runtime.not_implemented",
+	},
+	fault.BadGateway: {
+		502, "server_error", "bad_gateway", "internal_server_error",
+		"", "internal", "BackendProtocol", "backend.protocol",
+	},
+	fault.Unavailable: {
+		503, "server_error", "service_unavailable", "service_unavailable",
+		"", "unavailable", "Unavailable", "backend.unavailable",
+	},
+	fault.Timeout: {
+		504, "server_error", "timeout", "timeout_error",
+		"", "response_timeout", "DeadlineExceeded", "request.deadline_exceeded",
+	},
+	fault.TooSlow: {
+		408, "invalid_request_error", "request_timeout", "timeout_error",
+		"", "validation", "DeadlineExceeded", "request.deadline_exceeded",
+	},
+	fault.Overloaded: {
+		529, "server_error", "overloaded", "service_unavailable",
+		"Overloaded", "overload", "CapacityExhausted", "capacity.exhausted",
+	},
 }
 
 // retryAfter is what a service that is overloaded or away asks for when the fault doesn't say.
 const retryAfter = time.Second
+
+// Bounds of what an error says. Messages repeat names that clients choose, and a name may be as long as a body.
+const (
+	maxMessage = 4 << 10
+	maxParam   = 512
+)
+
+// nested is f in OpenAI's form.
+func nested(a answerTo, f *fault.Error) *openai.Error {
+	return &openai.Error{Message: clip(f.Message, maxMessage), Type: a.kind, Param: clip(f.Param, maxParam), Code: a.code}
+}
 
 // errorTable writes faults in the form this server was told to use.
 type errorTable struct {
@@ -105,7 +168,7 @@ func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) 
 	if t.flat {
 		body = openai.AppendFlatError(nil, t.flatError(a, f, a.reason))
 	} else {
-		body = openai.AppendError(nil, &openai.Error{Message: f.Message, Type: a.kind, Param: f.Param, Code: a.code})
+		body = openai.AppendError(nil, nested(a, f))
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(a.status)
@@ -118,12 +181,12 @@ func (t *errorTable) appendEvent(dst []byte, f *fault.Error) []byte {
 	if t.flat {
 		return openai.AppendFlatStreamError(dst, t.flatError(a, f, a.slug))
 	}
-	return openai.AppendError(dst, &openai.Error{Message: f.Message, Type: a.kind, Param: f.Param, Code: a.code})
+	return openai.AppendError(dst, nested(a, f))
 }
 
 // flatError is f in Dynamo's form. Details that make no JSON are left out: the failure itself is what counts.
 func (t *errorTable) flatError(a answerTo, f *fault.Error, kind string) *openai.FlatError {
-	e := &openai.FlatError{Message: f.Message, Type: kind, Code: a.status}
+	e := &openai.FlatError{Message: clip(f.Message, maxMessage), Type: kind, Code: a.status}
 	if len(f.Details) > 0 {
 		if d, err := json.Marshal(f.Details); err == nil {
 			e.Details = d

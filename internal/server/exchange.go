@@ -46,7 +46,7 @@ func (s *Server) inference(e endpoint, handle func(*exchange) error) http.Handle
 		defer x.end()
 		id := x.claim(requestID(r.Header))
 		// The id is set before anything can fail: failures are what ids are asked for.
-		x.echo(id)
+		echo(w, r, id)
 		x.startSpan()
 		err := error(errNotReady)
 		if ready {
@@ -74,11 +74,19 @@ func (x *exchange) claim(id string, chosen bool) string {
 }
 
 // echo tells the client under which id its request is known: its own, or ours.
-func (x *exchange) echo(id string) {
-	if own := clipHeader(x.r.Header.Get("X-Request-Id")); own != "" {
+func echo(w http.ResponseWriter, r *http.Request, id string) {
+	if own := clipHeader(r.Header.Get("X-Request-Id")); own != "" {
 		id = own
 	}
-	x.w.Header()["X-Request-Id"] = []string{id}
+	w.Header()["X-Request-Id"] = []string{id}
+}
+
+// identified makes a lesser handler's answers carry an id too: clients show it with every error.
+func identified(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		echo(w, r, newID())
+		next(w, r)
+	}
 }
 
 // known settles whose metrics the request counts for. A name that no model has is never a label. It is called once for
@@ -108,16 +116,23 @@ func (x *exchange) fail(err error) {
 		f = fault.From(context.Cause(ctx)) // whatever broke, it broke because the client left
 	}
 	x.failure = f
+	x.log(f)
 	if x.answered {
 		return
 	}
 	x.answered = true
-	// What a worker reports is its own log's business, and a client's mistake nobody's. Only what is ours to mend is an
-	// error in the log.
-	if f.Kind == fault.Internal && f.Origin == fault.FromRequest {
-		x.s.opts.Log.Error("request failed", "request_id", x.meta.RequestID, "error", f)
-	}
 	x.s.errors.write(x.w, f)
+}
+
+// log notes failures that somebody has to mend: ours, and the workers', whose texts no client is shown. A client's
+// mistake is nobody's business, and lost workers are the router's.
+func (x *exchange) log(f *fault.Error) {
+	switch {
+	case f.Kind == fault.Internal && f.Origin == fault.FromRequest:
+		x.s.opts.Log.Error("request failed", "request_id", x.meta.RequestID, "error", f)
+	case f.Origin == fault.FromWorker && x.s.errors.of(f).status >= http.StatusInternalServerError:
+		x.s.opts.Log.Warn("worker failed a request", "request_id", x.meta.RequestID, "error", f)
+	}
 }
 
 // end accounts for the request. A panic of the handler ends here too.

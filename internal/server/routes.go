@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
 
@@ -45,8 +46,8 @@ func (s *Server) routes() (http.Handler, error) {
 
 	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.
 	get := func(path string, h http.HandlerFunc) {
-		r.Get(path, h)
-		r.Head(path, h)
+		r.Get(path, identified(h))
+		r.Head(path, identified(h))
 	}
 	get(p.Models, s.listModels)
 	get(p.Models+"/*", s.oneModel) // ids may hold slashes
@@ -70,8 +71,8 @@ func (s *Server) routes() (http.Handler, error) {
 	if len(s.opts.OpenAPI) > 0 {
 		get(p.OpenAPI, a.OpenAPI)
 	}
-	r.NotFound(s.notFound)
-	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) })
+	r.NotFound(identified(s.notFound))
+	r.MethodNotAllowed(identified(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) }))
 	return r, nil
 }
 
@@ -94,10 +95,13 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, routes
 		"Method %s is not allowed for %s; allowed: %s", r.Method, clip(r.URL.Path, 256), allow))
 }
 
-// clip bounds what a message repeats of a request.
+// clip bounds what a message repeats of a request, and cuts between characters.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
 	}
 	return s[:n] + "…"
 }

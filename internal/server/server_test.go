@@ -50,6 +50,9 @@ func TestUnary(t *testing.T) {
 		`dynamo_frontend_stage_duration_seconds_count{stage="route"}`:                                                               "1",
 		`dynamo_frontend_cached_tokens_count{model="m"}`:                                                                            "0",
 		`dynamo_frontend_stage_requests{phase="aggregated",stage="route"}`:                                                          "0",
+		`dynamo_frontend_stage_requests{phase="aggregated",stage="dispatch"}`:                                                       "0",
+		`dynamo_frontend_stage_requests{phase="",stage="preprocess"}`:                                                               "0",
+		`dynamo_frontend_stage_duration_seconds_count{stage="preprocess"}`:                                                          "1",
 	} {
 		if got := s.metric(t, series); got != want {
 			t.Errorf("%s is %q, want %s", series, got, want)

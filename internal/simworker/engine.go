@@ -18,10 +18,10 @@ type Request struct {
 
 // Headers are the tracing headers that came with a request.
 type Headers struct {
-	RequestID   string
-	Traceparent string
+	RequestID   string // names the request in both sides' logs
+	Traceparent string // of W3C trace context, as is tracestate; empty without tracing
 	Tracestate  string
-	XRequestID  string
+	XRequestID  string // the client's own name for the request; empty without one
 }
 
 // Engine answers requests. Generate is called once per request, from many goroutines at a time. It sends what it

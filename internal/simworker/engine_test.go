@@ -51,6 +51,7 @@ func generate(t *testing.T, e simworker.Engine, req *worker.Request) *collect {
 	return c
 }
 
+// TestGenerator asks an echo of the prompt 1, 2, 3 for eight tokens at most, with one thing changed in each case.
 func TestGenerator(t *testing.T) {
 	const eos = 99
 	for _, c := range []struct {

@@ -37,10 +37,11 @@ const (
 // Fault is what goes wrong with a request. The zero value is nothing.
 type Fault struct {
 	Kind  FaultKind
-	After int // items sent before it
-	Delay time.Duration
+	After int           // items sent before it
+	Delay time.Duration // of SlowCall and SlowItems
 }
 
+// faultKinds are the kinds a plan may name: all of them but NoFault.
 var faultKinds = map[FaultKind]bool{
 	Overloaded: true, Unknown: true, NoAck: true, NeverCall: true, SlowCall: true, NoHandshake: true, BadSubject: true,
 	HandshakeOnly: true, ErrorPrologue: true, DieAfter: true, HangAfter: true, ErrorAfter: true, GarbageAfter: true,
@@ -50,9 +51,10 @@ var faultKinds = map[FaultKind]bool{
 // ParseFaults reads a fault plan for a command line: faults separated by commas, each "kind", "kind=N" (after N items)
 // or "kind=DURATION", each with an optional "/M" to strike every Mth request only. The first that strikes wins.
 func ParseFaults(plan string) (func(*Request) Fault, error) {
+	// A rule is one part of the plan.
 	type rule struct {
 		fault Fault
-		every uint64
+		every uint64 // strikes requests every, 2·every, … at a worker; 1 is all
 	}
 	var rules []rule
 	for part := range strings.SplitSeq(plan, ",") {
@@ -79,8 +81,10 @@ func ParseFaults(plan string) (func(*Request) Fault, error) {
 		}
 		rules = append(rules, r)
 	}
+	// The plan is never changed from here on, so the function may be called from many goroutines at a time.
 	return func(req *Request) Fault {
 		for _, r := range rules {
+			// Ordinals count from 0, the plan's numbers from 1: "/10" strikes the tenth request first.
 			if (req.Ordinal+1)%r.every == 0 {
 				return r.fault
 			}
@@ -89,6 +93,8 @@ func ParseFaults(plan string) (func(*Request) Fault, error) {
 	}, nil
 }
 
+// parseValue reads what follows the = of a fault: a whole number is a count of items, anything else a duration. Whether
+// the kind makes use of it isn't checked: a value it doesn't need changes nothing.
 func (f *Fault) parseValue(v string) error {
 	if v == "" {
 		return nil

@@ -19,6 +19,8 @@ func withFault(t *testing.T, fault simworker.Fault) *running {
 	})
 }
 
+// TestFaultsBeforeAcknowledgement reads how requests are refused, by the words that frontends look for, and sees that
+// nobody calls back for them.
 func TestFaultsBeforeAcknowledgement(t *testing.T) {
 	for kind, want := range map[simworker.FaultKind]string{
 		simworker.Overloaded: "Server overloaded: worker at capacity",
@@ -109,6 +111,7 @@ func TestHandshakeFaults(t *testing.T) {
 
 // TestStreamFaults compares the whole answer of a request for three tokens under each fault.
 func TestStreamFaults(t *testing.T) {
+	// End is how the stream ended: with the sentinel, with the connection, or with what could not be read.
 	type seen struct {
 		Tokens, Errors int
 		Final          bool

@@ -13,9 +13,12 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 )
 
-// Registrar publishes discovery records and keeps them alive until they are removed.
+// Registrar publishes discovery records and keeps them alive until they are removed. The worker calls it from one
+// goroutine at a time and never after Run has returned; closing it is its owner's part.
 type Registrar interface {
+	// Put publishes a record; one that is there under the key is replaced.
 	Put(ctx context.Context, key string, value []byte) error
+	// Remove takes a record back. A record that isn't there is no error.
 	Remove(ctx context.Context, key string) error
 }
 
@@ -47,10 +50,12 @@ type Options struct {
 	Log         *slog.Logger
 }
 
+// withDefaults returns o with every option set that has a default.
 func (o Options) withDefaults() Options {
 	if o.Endpoint == (worker.EndpointID{}) {
 		o.Endpoint = worker.EndpointID{Namespace: "dynamo", Component: "backend", Name: "generate"}
 	}
+	// Zero is drawn again: as an id it would read as none.
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
 	}
@@ -84,6 +89,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// validate checks what no default can mend. Whether an address can be listened on is found out by Run.
 func (o *Options) validate() error {
 	switch {
 	case o.Registrar == nil:

@@ -12,24 +12,28 @@ import (
 	"github.com/portico-llm/portico/internal/lifecycle"
 )
 
-// session is one request and the connection that carries its answer.
+// session is one request and the connection that carries its answer. One goroutine runs it from decode to settle; the
+// reader of the frontend's words runs beside it and shares ctl, conn and fault with it.
 type session struct {
 	w       *Worker
-	headers Headers
-	control *worker.Control
-	req     *Request // nil when the request could not be decoded
-	fault   Fault
+	headers Headers         // as the plane delivered them
+	control *worker.Control // the envelope: where to call back, and in which codec to answer
+	req     *Request        // nil when the request could not be decoded
+	fault   Fault           // what the plan has for this request
 
+	// Set by serve, once the frontend has been dialled.
 	conn net.Conn
 	ctx  context.Context // what the engine runs under
 	ctl  atomic.Int32    // the control message that came, if any
 
-	body, frame []byte
-	sent        int
-	failed      bool // the engine reported an error
+	body, frame []byte // memory used again from item to item: the item, and its frame
+	sent        int    // items so far; faults count by it
+	failed      bool   // the engine reported an error
+	struck      bool   // nothing more is planned for the items: an error has been reported
 }
 
-// What ended a session from the frontend's side.
+// What ended a session from the frontend's side. The first word counts: a connection that closes after a stop is
+// stopped.
 const (
 	ctlNone int32 = iota
 	ctlStop
@@ -50,7 +54,8 @@ func (s *session) decode(payload []byte) {
 	s.fault = s.w.o.Fault(req)
 }
 
-// parse reads the envelope and the body in the codec it names.
+// parse reads the envelope and the body in the codec it names. Nothing may follow the envelope: a message is one
+// request.
 func (s *session) parse(payload []byte) (*Request, error) {
 	header, body, n, err := worker.ParseFrame(payload)
 	if err != nil {
@@ -64,7 +69,10 @@ func (s *session) parse(payload []byte) (*Request, error) {
 		return nil, err
 	}
 	s.control = c
+	// A body that can't be read takes a number all the same: it was a request, too.
 	req := &Request{ID: c.ID, Ordinal: s.w.ordinal.Add(1) - 1, Headers: s.headers}
+	// Workers with this model input take the client's own request, which has no common structure: engines get it as
+	// JSON.
 	if s.w.o.Card != nil && s.w.o.Card.ModelInput == "Text" {
 		req.JSON = body
 		if c.Codec == worker.Msgpack {
@@ -76,8 +84,10 @@ func (s *session) parse(payload []byte) (*Request, error) {
 	return req, err
 }
 
-// serve calls back and streams the answer.
+// serve calls back and streams the answer. It returns when the outcome has been counted and the connection is closed;
+// ctx is the worker's, whose end breaks the connection off.
 func (s *session) serve(ctx context.Context) {
+	// The frontend waits for a call that doesn't come, which is what its handshake time-out is for.
 	if s.req == nil || s.fault.Kind == NeverCall {
 		return
 	}
@@ -87,6 +97,7 @@ func (s *session) serve(ctx context.Context) {
 			return
 		}
 	}
+	// Without probes: the connection lasts as long as one answer.
 	d := net.Dialer{Timeout: s.w.o.DialTimeout, KeepAlive: -1}
 	conn, err := d.DialContext(ctx, "tcp", s.control.Conn.Address)
 	if err != nil {
@@ -108,11 +119,13 @@ func (s *session) serve(ctx context.Context) {
 		s.readControl(cancel)
 		return nil
 	})
+	// From here on both directions run: answer writes, readControl reads.
 	err = s.answer(ctx)
 	s.settle(err, closed)
 }
 
-// readControl follows what the frontend says until the connection ends.
+// readControl follows what the frontend says until the connection ends. Bytes that are no control frame end the request
+// as a kill does: the two sides no longer understand each other.
 func (s *session) readControl(cancel context.CancelFunc) {
 	note := func(what int32) {
 		s.ctl.CompareAndSwap(ctlNone, what)
@@ -123,6 +136,7 @@ func (s *session) readControl(cancel context.CancelFunc) {
 		s.conn.SetWriteDeadline(time.Unix(1, 0)) // a write to a reader that stopped must not hang
 	}
 	var buf []byte
+	// Control frames are some dozen bytes, and few; one may still come in pieces.
 	chunk := make([]byte, 256)
 	for {
 		n, err := s.conn.Read(chunk)
@@ -150,8 +164,10 @@ func (s *session) readControl(cancel context.CancelFunc) {
 	}
 }
 
-// answer runs the steps of the call back.
+// answer runs the steps of the call back, up to the end marks. Its error is why there are none, be it the frontend's
+// word to stop. ctx is the worker's: an engine that ignores stops runs under it.
 func (s *session) answer(ctx context.Context) error {
+	// Faults before the engine starts.
 	if s.fault.Kind == NoHandshake {
 		<-s.ctx.Done()
 		return errFault
@@ -160,6 +176,7 @@ func (s *session) answer(ctx context.Context) error {
 	if s.fault.Kind == BadSubject {
 		subject = "00000000-0000-4000-8000-000000000000"
 	}
+	// Handshake and prologue go out in one write. Only the fault that stops between them needs them apart.
 	s.frame = worker.AppendHandshake(s.frame[:0], subject, worker.StreamResponse)
 	if s.fault.Kind == HandshakeOnly {
 		s.write(s.frame)
@@ -172,11 +189,13 @@ func (s *session) answer(ctx context.Context) error {
 	if err := s.write(s.frame); err != nil {
 		return err
 	}
+	// The engine's context ends with the frontend's word to stop, unless a fault makes it deaf.
 	engineCtx := s.ctx
 	if s.fault.Kind == IgnoreStop {
 		engineCtx = ctx
 	}
 	if err := s.w.o.Engine.Generate(engineCtx, s.req, s); err != nil {
+		// None of these is an error to tell: nobody listens, or the end is meant to be abrupt.
 		if s.ctl.Load() != ctlNone || errors.Is(err, ErrDie) || errors.Is(err, errFault) || ctx.Err() != nil {
 			return err
 		}
@@ -188,6 +207,7 @@ func (s *session) answer(ctx context.Context) error {
 	return s.end()
 }
 
+// errFault ends an answer that a planned fault has broken off. It is told to nobody.
 var errFault = errors.New("fault")
 
 // admit asks the engine, and the plan of faults, whether the request may start.
@@ -201,7 +221,8 @@ func (s *session) admit() error {
 	return nil
 }
 
-// end writes the end marks.
+// end writes the end marks: an item that says it is the last, and the sentinel frame. Both go out in one write. A
+// request that was stopped gets neither: the frontend has closed its side, or is about to.
 func (s *session) end() error {
 	if s.ctl.Load() != ctlNone && s.fault.Kind != IgnoreStop {
 		return ErrStopped
@@ -219,7 +240,8 @@ func (s *session) end() error {
 	return s.write(s.frame)
 }
 
-// settle waits for the frontend to close after a whole answer, and counts the outcome.
+// settle waits for the frontend to close after a whole answer, and counts the outcome. Closing first could reset the
+// connection under bytes that the frontend hasn't read.
 func (s *session) settle(err error, closed <-chan struct{}) {
 	c := &s.w.count
 	if err == nil {
@@ -250,7 +272,8 @@ func (s *session) settle(err error, closed <-chan struct{}) {
 	}
 }
 
-// write sends bytes. A failure after the frontend's word to stop is no failure.
+// write sends bytes, and blocks while the frontend reads none: that is the back-pressure an engine feels. A failure
+// after the frontend's word to stop is no failure.
 func (s *session) write(b []byte) error {
 	if _, err := s.conn.Write(b); err != nil {
 		if s.ctx.Err() != nil {
@@ -271,7 +294,7 @@ func (s *session) Send(it *worker.Item) error {
 	return s.sendBody()
 }
 
-// SendJSON implements Output.
+// SendJSON implements Output. Tokens in such items are not counted, as nothing here decodes them.
 func (s *session) SendJSON(annotated []byte) error {
 	body := append([]byte(`{"data":`), annotated...)
 	body = append(body, `,"complete_final":false}`...)
@@ -299,8 +322,12 @@ func (s *session) sendBody() error {
 	return s.write(s.frame)
 }
 
-// strike runs the fault that is due before the next item.
+// strike runs the fault that is due before the next item: an error ends the answer in place of the item, nil lets it go
+// out, with a body that strike may have replaced.
 func (s *session) strike() error {
+	if s.struck {
+		return nil
+	}
 	if s.fault.Kind == SlowItems {
 		var p pace
 		return p.wait(s.ctx, s.fault.Delay)
@@ -317,6 +344,7 @@ func (s *session) strike() error {
 	case ErrorAfter:
 		return &worker.Error{Class: "Internal", Reason: "backend.unknown", Message: "planned fault"}
 	case GarbageAfter:
+		// Read as a frame's head these lengths are above every limit, so that readers need not wait for more.
 		return errors.Join(errFault, s.write([]byte("\xff\xff\xff\xff\xff\xff\xff\xffthis is no frame at all")))
 	case BadItemAfter:
 		s.body = append(s.body[:0], `not an item`...)

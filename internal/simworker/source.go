@@ -10,6 +10,7 @@ import (
 // Source makes the tokens of answers. Safe for concurrent use.
 type Source interface {
 	// Tokens returns a function that gives the tokens of one choice in order; false is the natural end of the answer.
+	// The function is for one goroutine, and after false it isn't called again. r belongs to the choice.
 	Tokens(req *worker.Request, choice int, r *rand.Rand) func() (id uint32, ok bool)
 }
 
@@ -35,6 +36,7 @@ func NewText(encode func(text string) ([]uint32, error), passages ...string) (*T
 	return t, nil
 }
 
+// defaultPassages say what they are: whoever tries the service without a model shall not take them for one's answers.
 var defaultPassages = []string{
 	"Hello! You are talking to a simulated worker, so these words were chosen beforehand. Your request itself made the " +
 		"whole journey: it was checked, rendered, tokenised, sent to this worker and streamed back to you.",
@@ -57,7 +59,7 @@ func (t *Text) Tokens(req *worker.Request, choice int, _ *rand.Rand) func() (uin
 	}
 }
 
-// Echo answers with the prompt's own tokens.
+// Echo answers with the prompt's own tokens, those of the chat template included.
 type Echo struct{}
 
 // Tokens implements Source.
@@ -72,7 +74,7 @@ func (Echo) Tokens(req *worker.Request, _ int, _ *rand.Rand) func() (uint32, boo
 	}
 }
 
-// Random answers with tokens drawn evenly from IDs and never ends by itself.
+// Random answers with tokens drawn evenly from IDs and never ends by itself, unless IDs is empty: then it ends at once.
 type Random struct{ IDs []uint32 }
 
 // Tokens implements Source.
@@ -85,6 +87,8 @@ func (s Random) Tokens(_ *worker.Request, _ int, r *rand.Rand) func() (uint32, b
 	}
 }
 
+// promptHash is what stands for a prompt where something is chosen by it. It is the same on every machine and in every
+// run, so that the worker that answers makes no difference.
 func promptHash(ids []uint32) uint64 {
 	h := fnv.New64a()
 	var b [4]byte

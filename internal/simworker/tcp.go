@@ -17,14 +17,15 @@ import (
 	"github.com/portico-llm/portico/internal/lifecycle"
 )
 
-// maxMessage is the largest request payload of the TCP plane.
+// maxMessage is the largest request payload of the TCP plane, in bytes. A larger one ends the connection: skipping it
+// would mean to read it all.
 const maxMessage = 32 << 20
 
 // tcpPlane listens for requests: frames of many requests on persistent connections, acknowledged in their order.
 type tcpPlane struct {
 	w     *Worker
-	group *lifecycle.Group
-	path  string
+	group *lifecycle.Group // of Worker.Run; its end is waited for there
+	path  string           // what requests for this worker name: instance/namespace/component/endpoint
 
 	mu       sync.Mutex // guards listener, conns, stopped
 	listener net.Listener
@@ -32,6 +33,7 @@ type tcpPlane struct {
 	stopped  bool
 }
 
+// start listens and returns the address to advertise, host:port/path. It is done before anything else uses the plane.
 func (p *tcpPlane) start(ctx context.Context) (worker.Transport, error) {
 	o := &p.w.o
 	var lc net.ListenConfig
@@ -40,6 +42,7 @@ func (p *tcpPlane) start(ctx context.Context) (worker.Transport, error) {
 		return worker.Transport{}, fmt.Errorf("simworker: listen: %w", err)
 	}
 	p.listener, p.conns = l, map[net.Conn]struct{}{}
+	// A slash within a name must not look like one between names.
 	escape := strings.NewReplacer("%", "%25", "/", "%2F")
 	e := o.Endpoint
 	p.path = strings.Join([]string{p.w.instance.Hex(), escape.Replace(e.Namespace), escape.Replace(e.Component), escape.Replace(e.Name)}, "/")
@@ -47,6 +50,7 @@ func (p *tcpPlane) start(ctx context.Context) (worker.Transport, error) {
 	return worker.Transport{TCP: net.JoinHostPort(o.AdvertiseHost, strconv.Itoa(port)) + "/" + p.path}, nil
 }
 
+// run accepts connections until ctx ends or stop is called. A failure of the listener ends the worker.
 func (p *tcpPlane) run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	for {
@@ -73,6 +77,8 @@ func (p *tcpPlane) keep(c net.Conn) bool {
 	return !p.stopped
 }
 
+// stop closes the listener and all connections; it may be called again. Requests that were accepted go on, as they
+// answer over connections of their own.
 func (p *tcpPlane) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +91,8 @@ func (p *tcpPlane) stop() {
 	}
 }
 
-// serve reads requests off one connection until it ends.
+// serve reads requests off one connection until it ends. Each is acknowledged before the next is read, which keeps the
+// acknowledgements in order: they carry nothing else to tell which request is meant.
 func (p *tcpPlane) serve(c net.Conn) {
 	defer func() {
 		p.mu.Lock()
@@ -103,6 +110,7 @@ func (p *tcpPlane) serve(c net.Conn) {
 			}
 			return
 		}
+		// An empty reply accepts. The words before the colon of the others are what frontends tell refusals apart by.
 		reply := ""
 		if path != p.path {
 			reply = "Server unavailable: unknown endpoint " + path
@@ -124,7 +132,8 @@ func (p *tcpPlane) serve(c net.Conn) {
 	}
 }
 
-// readRequest reads one request frame: path, headers as a JSON object, payload.
+// readRequest reads one request frame: path, headers as a JSON object, payload, each behind its length: two bytes, two
+// and four, big-endian. The payload is a new slice that the caller owns.
 func readRequest(r *bufio.Reader) (path string, d delivery, err error) {
 	var n [4]byte
 	if _, err := io.ReadFull(r, n[:2]); err != nil {

@@ -22,12 +22,12 @@ func (t *Timing) first(promptTokens int, r *rand.Rand) time.Duration {
 	return t.scale(t.TTFT+time.Duration(promptTokens)*t.PerPromptToken, r)
 }
 
-// gap returns the time between two tokens with so many before.
+// gap returns the time between two tokens with so many before, prompt included.
 func (t *Timing) gap(context int, r *rand.Rand) time.Duration {
 	return t.scale(t.ITL+time.Duration(context)*t.PerContext/1000, r)
 }
 
-// scale applies jitter and speed.
+// scale applies jitter and speed. Jitter leaves the mean as it is. A time of zero stays zero and draws nothing.
 func (t *Timing) scale(d time.Duration, r *rand.Rand) time.Duration {
 	if d == 0 {
 		return 0
@@ -45,12 +45,14 @@ func (t *Timing) scale(d time.Duration, r *rand.Rand) time.Duration {
 }
 
 // pace waits for moments on a schedule: delays add up from the start, so that a late wake-up shortens the next wait
-// instead of slowing the stream.
+// instead of slowing the stream. The zero value is ready; the schedule begins with the first wait. For one goroutine.
 type pace struct {
 	due   time.Time
 	timer *time.Timer
 }
 
+// wait returns at the moment d after the last one, at once when that has passed. When ctx ends first its error is
+// returned; then the schedule is of no more use.
 func (p *pace) wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

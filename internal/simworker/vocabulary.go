@@ -9,14 +9,16 @@ import (
 )
 
 // Vocabulary writes text in a model's tokens, without the model's tokenizer: it takes the longest token that matches.
-// The ids need not be those the tokenizer would choose, but decode to the same text, which is all an answer needs.
+// The ids need not be those the tokenizer would choose, but decode to the same text, which is all an answer needs. It
+// is never changed once read, and so is safe for concurrent use.
 type Vocabulary struct {
 	ids     map[string]uint32 // by the bytes a token stands for
-	longest int
-	plain   []uint32
+	longest int               // bytes of the longest token
+	plain   []uint32          // see Plain; in ascending order
 }
 
-// ParseVocabulary reads the vocabulary of a tokenizer.json with a byte-level BPE model.
+// ParseVocabulary reads the vocabulary of a tokenizer.json with a byte-level BPE model: it is an error if any printable
+// ASCII character has no token of its own. Special tokens are left out: no text shall turn into one.
 func ParseVocabulary(tokenizerJSON []byte) (*Vocabulary, error) {
 	var file struct {
 		Model struct {
@@ -46,16 +48,18 @@ func ParseVocabulary(tokenizerJSON []byte) (*Vocabulary, error) {
 			v.plain = append(v.plain, id)
 		}
 	}
+	// What the other bytes lack is found out by Encode, when a text needs them.
 	for c := range 256 {
 		if _, ok := v.ids[string([]byte{byte(c)})]; !ok && c >= ' ' && c < 0x7f {
 			return nil, errors.New("simworker: vocabulary: not byte-level")
 		}
 	}
+	// Maps have no order; what is drawn from this by a seed shall be the same in every run.
 	slices.Sort(v.plain)
 	return v, nil
 }
 
-// Encode returns tokens whose concatenation is text.
+// Encode returns tokens whose concatenation is text. A byte that no token begins with is an error.
 func (v *Vocabulary) Encode(text string) ([]uint32, error) {
 	var out []uint32
 	for at := 0; at < len(text); {

@@ -17,11 +17,12 @@ func asWorkerError(err error) *worker.Error {
 
 // sendError sends an error item, as a failing engine's runtime does.
 func (s *session) sendError(err error) error {
-	s.fault = Fault{} // it has struck
+	s.struck = true // the plan itself isn't changed: the reader of control messages looks at it too
 	return s.Send(&worker.Item{Event: "error", Err: asWorkerError(err)})
 }
 
-// refuse writes the prologue of a request that isn't taken up.
+// refuse writes the prologue of a request that isn't taken up, behind the handshake that is in the frame already. It
+// returns err, so that the request counts as failed, after the frontend has closed or CloseWait has passed.
 func (s *session) refuse(err error) error {
 	if werr := s.write(worker.AppendPrologue(s.frame, asWorkerError(err))); werr != nil {
 		return werr

@@ -12,22 +12,24 @@ import (
 	"github.com/portico-llm/portico/internal/lifecycle"
 )
 
-// Worker is one simulated worker process. Run may be called once.
+// Worker is one simulated worker process. Run may be called once; the other methods are safe for concurrent use,
+// before, during and after it.
 type Worker struct {
 	o        Options
 	instance worker.Instance
 	faulty   bool // faults are planned, so requests are decoded before they are acknowledged
 
+	// Both are closed once and carry nothing.
 	ready    chan struct{}
 	aborted  chan struct{}
 	abort    sync.Once
 	slots    chan struct{} // one per request that may run at a time
 	admitted atomic.Int64  // running and waiting requests
-	ordinal  atomic.Uint64
+	ordinal  atomic.Uint64 // of the next request
 	count    counters
 }
 
-// Stats are a worker's counts since its start.
+// Stats are a worker's counts since its start. Each is read by itself: while requests run they need not add up.
 type Stats struct {
 	Received  uint64 // requests acknowledged
 	Refused   uint64 // refused as over capacity
@@ -37,8 +39,8 @@ type Stats struct {
 	Killed    uint64 // ended by the frontend's kill
 	Lost      uint64 // the frontend went away without a word, or could not be dialled
 	Failed    uint64 // ended by an error of the engine or by a fault
-	Tokens    uint64
-	Active    int64 // requests running or waiting now
+	Tokens    uint64 // sent to frontends, end tokens included
+	Active    int64  // requests running or waiting now
 }
 
 // counters are Stats as they are counted.
@@ -46,7 +48,7 @@ type counters struct {
 	received, refused, undecoded, completed, stopped, killed, lost, failed, tokens atomic.Uint64
 }
 
-// New returns a worker; it starts nothing.
+// New returns a worker; it starts nothing. Options that contradict each other are an error.
 func New(options Options) (*Worker, error) {
 	faulty := options.Fault != nil
 	o := options.withDefaults()
@@ -84,11 +86,11 @@ func (w *Worker) Abort() { w.abort.Do(func() { close(w.aborted) }) }
 
 // plane is a way requests come in.
 type plane interface {
-	// start begins to listen and returns the address to advertise.
+	// start begins to listen and returns the address to advertise. After a start that failed only stop may follow.
 	start(ctx context.Context) (worker.Transport, error)
 	// run hands requests to the worker until ctx ends.
 	run(ctx context.Context) error
-	// stop ends it and waits.
+	// stop ends it and waits, for no longer than the plane itself takes: requests go on. It may be called again.
 	stop()
 }
 
@@ -104,6 +106,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	w.instance.Transport = transport
+	// Listening comes before the record: whoever reads that may send at once.
 	serving.Go("plane", p.run)
 	if err := w.register(ctx); err != nil {
 		return err
@@ -114,10 +117,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	select {
 	case <-w.aborted:
 		return nil
+	// The plane is lost, and no request can come in any more.
 	case <-serving.Context().Done():
 		err = context.Cause(serving.Context())
 	case <-ctx.Done():
 	}
+	// No new requests come once frontends see that the records have gone; those under way may still end well.
 	err = errors.Join(err, w.unregister(context.WithoutCancel(ctx)))
 	w.drain()
 	return err
@@ -127,6 +132,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) drain() {
 	deadline := time.NewTimer(w.o.Grace)
 	defer deadline.Stop()
+	// Polling costs nothing here, and a counter needs no care about who signals the last end.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for w.admitted.Load() > 0 {
@@ -165,9 +171,11 @@ const (
 	unanswered // not even acknowledged
 )
 
-// accept takes a delivery on and starts its goroutine.
+// accept takes a delivery on and starts its goroutine. It never blocks: what can't run yet waits in the goroutine for a
+// slot. The verdict is the plane's to tell; only accepted means that an answer may come.
 func (w *Worker) accept(g *lifecycle.Group, d delivery) verdict {
 	s := &session{w: w, headers: d.headers}
+	// A planned fault may concern the acknowledgement, so the request has to be known before.
 	if w.faulty {
 		s.decode(d.payload)
 		switch s.fault.Kind {
@@ -193,12 +201,14 @@ func (w *Worker) accept(g *lifecycle.Group, d delivery) verdict {
 		case <-ctx.Done():
 			return nil
 		}
+		// Decoding takes its turn like the rest of the work: the plane's goroutine only passes deliveries on.
 		if !w.faulty {
 			s.decode(d.payload)
 		}
 		s.serve(ctx)
 		return nil
 	})
+	// The worker is shutting down: to the frontend it is gone.
 	if !started {
 		w.admitted.Add(-1)
 		return unknownEndpoint
@@ -208,12 +218,14 @@ func (w *Worker) accept(g *lifecycle.Group, d delivery) verdict {
 }
 
 const (
+	// The folders of the records, as Dynamo names them. A worker's two records have the same key in both.
 	bucketInstances = "v1/instances/"
 	bucketModels    = "v1/mdc/"
 	registerTimeout = 10 * time.Second
 )
 
-// register publishes the endpoint before the model: a frontend that sees the model finds a worker for it.
+// register publishes the endpoint before the model: a frontend that sees the model finds a worker for it. After a
+// failure halfway the first record is left to its registrar's end.
 func (w *Worker) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -242,7 +254,7 @@ func (w *Worker) register(ctx context.Context) error {
 }
 
 // unregister removes the records, the model's first, so that no frontend sees a model without a worker for longer than
-// it must.
+// it must. It tries both even when the first can't be removed.
 func (w *Worker) unregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()

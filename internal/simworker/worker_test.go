@@ -131,6 +131,8 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
+// TestStopAndKill ends a long answer from the frontend's side in every way there is. Each has its own count, and none
+// gets end marks.
 func TestStopAndKill(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -219,6 +221,8 @@ func TestGrace(t *testing.T) {
 	}
 }
 
+// TestEngineError sees that an engine's own kind of error travels as it is, and any other as an internal one. Both end
+// in good order.
 func TestEngineError(t *testing.T) {
 	told := &worker.Error{Class: "RateLimited", Reason: "request.rate_limited", Message: "slow down", PublicType: "message", Public: "slow down"}
 	for _, c := range []struct {
@@ -302,6 +306,7 @@ func TestTextModel(t *testing.T) {
 	}
 }
 
+// TestOptionsRefused has one mistake in each case.
 func TestOptionsRefused(t *testing.T) {
 	for name, o := range map[string]simworker.Options{
 		"no registrar": {Engine: echo()},

@@ -33,6 +33,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
+		// The flag set has printed its help already.
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
@@ -41,22 +42,23 @@ func main() {
 	}
 }
 
-// settings are the command line.
+// settings are the command line, complete once parse and findModel are through.
 type settings struct {
-	root      string
-	short     bool
-	rounds    int           // runs of every row and side
-	duration  time.Duration // of a run
-	planes    []string
-	reference string // what is compared with
-	subject   string // what is measured
-	model     string // folder
-	rows      *regexp.Regexp
-	out       string // file for JSON
-	keep      bool   // logs, too, when all went well
+	root      string         // of the repository, absolute
+	short     bool           // few and short runs, to see that everything works
+	rounds    int            // runs of every row and side
+	duration  time.Duration  // of a run
+	planes    []string       // in the order they are measured
+	reference string         // what is compared with
+	subject   string         // what is measured
+	model     string         // folder
+	rows      *regexp.Regexp // names of rows to run; the empty one matches all
+	out       string         // file for JSON
+	keep      bool           // logs, too, when all went well
 }
 
-// parse reads the command line and fills in what -short and the defaults decide.
+// parse reads the command line and fills in what -short and the defaults decide. Options that are given stand above
+// -short.
 func parse(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -102,7 +104,8 @@ func parse(args []string) (*settings, error) {
 	return s, err
 }
 
-// run measures plane after plane; a plane that fails ends everything, and its logs stay.
+// run measures plane after plane; a plane that fails ends everything, and its logs stay. Tables are printed as they
+// come, the JSON file is written at the end. Goals that are missed are no error: that is for the reader to judge.
 func run(ctx context.Context, args []string) error {
 	s, err := parse(args)
 	if err != nil {
@@ -115,6 +118,7 @@ func run(ctx context.Context, args []string) error {
 	if s.model == "" {
 		s.model = s.findModel(tools)
 	}
+	// Logs are what is left when a program doesn't start, so their place is printed first.
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {
 		return err
@@ -135,19 +139,22 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	// A run that went well leaves nothing behind.
 	if !s.keep {
 		return os.RemoveAll(dir)
 	}
 	return nil
 }
 
-// findModel returns the folder of the model whose tokenizer the goals are set for.
+// findModel returns the folder of the model whose tokenizer the goals are set for. Without a network it falls back to
+// the small model of the repository, and says so.
 func (s *settings) findModel(tools *stack.Tools) string {
 	qwen := filepath.Join(s.root, ".build", "fixtures", "qwen3")
 	if _, err := os.Stat(filepath.Join(qwen, "tokenizer.json")); err == nil {
 		return qwen
 	}
 	fetch := exec.Command(filepath.Join(s.root, "tests", "fixtures", "fetch.sh"), "qwen3")
+	// Standard output is the table's.
 	fetch.Stdout, fetch.Stderr = os.Stderr, os.Stderr
 	if err := fetch.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: qwen3 could not be fetched; memory goals are set for its tokenizer:", err)

@@ -28,13 +28,16 @@ type row struct {
 	perStream float64
 }
 
-// rows are the comparison's lines. Prompts of 109 and 4,033 tokens, 64 tokens out.
+// allRows returns the comparison's lines, a new slice each time. Prompts are of 109 and 4,033 tokens, a short chat and
+// a long document; 64 tokens come out, but for the open streams. The order is the table's within a model.
 func (s *settings) allRows() []row {
+	// As many requests as the server takes: what a request costs in CPU time shows best under full load.
 	burst := func(tokens, connections int) loadgen.Options {
 		return loadgen.Options{PromptTokens: tokens, Connections: connections, Duration: s.duration, Warmup: 4 * connections}
 	}
 	// The ramp spreads the streams over a whole answer, so that they don't tick together.
 	paced := loadgen.Options{PromptTokens: 109, Connections: 256, Ramp: 1300 * time.Millisecond, Duration: s.duration, Warmup: 256}
+	// Most loads open a connection for each request, as clients without a pool do.
 	kept := burst(109, 64)
 	kept.KeepAlive = true
 	// Two descriptors a stream at the frontend, one here and one at the worker.
@@ -47,6 +50,7 @@ func (s *settings) allRows() []row {
 		PromptTokens: 109, MaxTokens: 20, Connections: streams, Requests: streams, Duration: 2 * time.Minute,
 		Ramp: 8 * time.Second, Warmup: 0, Timeout: 2 * time.Minute,
 	}
+	// Goals are ratios of CPU time a request to the reference's.
 	return []row{
 		{name: "burst 109 tokens, 64 connections", model: fastModel, load: burst(109, 64), goal: 0.5},
 		{name: "burst 109 tokens, 256 connections", model: fastModel, load: burst(109, 256), goal: 0.5},

@@ -12,9 +12,10 @@ type archive struct {
 	sections []section
 }
 
+// section is a named part of a transcript. The text has all its line breaks.
 type section struct{ name, text string }
 
-// parse reads a transcript.
+// parse reads a transcript. Any text is one: what comes before the first section is the comment.
 func parse(text string) *archive {
 	a := &archive{}
 	for line := range strings.Lines(text) {
@@ -66,7 +67,7 @@ func (a *archive) set(name, text string) {
 	a.sections = append(a.sections, section{name, text})
 }
 
-// String writes the transcript.
+// String writes the transcript. It is what parse has read, unless a section is without a line break at its end.
 func (a *archive) String() string {
 	var b strings.Builder
 	b.WriteString(a.comment)
@@ -76,7 +77,7 @@ func (a *archive) String() string {
 	return b.String()
 }
 
-// settings reads a section of "key: value" lines.
+// settings reads a section of "key: value" lines; other lines are left out. Without the section there are none.
 func (a *archive) settings(name string) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(a.text(name)) {

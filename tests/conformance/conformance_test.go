@@ -1,6 +1,6 @@
-// Package conformance_test pins what clients see, byte for byte. Each file under testdata is a transcript: what a worker
-// sends, what a client sends, and exactly what it gets. The whole way between the two is real but for the model, whose
-// tokens are bytes, and the transport, which plays the worker's part.
+// Package conformance_test pins what clients see, byte for byte. Each file under testdata is a transcript: what a
+// worker sends, what a client sends, and exactly what it gets. The whole way between the two is real but for the model,
+// whose tokens are bytes, and the transport, which plays the worker's part.
 //
 // Sections of a transcript:
 //
@@ -52,6 +52,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience bounds everything a transcript waits for.
 const patience = 10 * time.Second
 
+// TestTranscripts plays every transcript. A folder with few of them is a mistake: the pattern would match nothing, and
+// the test pass. With -update a file is written only if nothing else failed.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) < 20 {
@@ -77,7 +79,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// play runs one transcript and compares.
+// play runs one transcript and compares what it was to bring about. Each has a server and a connection of its own, so
+// that nothing of one is seen in another.
 func play(t *testing.T, a *archive) {
 	t.Helper()
 	d := &testkit.Dispatcher{Script: scripts(a)}
@@ -92,6 +95,7 @@ func play(t *testing.T, a *archive) {
 	}))
 
 	calls := d.Calls()
+	// The prompts of a batch reach workers in any order; their ids end with their numbers.
 	slices.SortFunc(calls, func(x, y *testkit.Played) int { return strings.Compare(x.Call.RequestID, y.Call.RequestID) })
 	if a.find("engine") != nil {
 		var bodies strings.Builder
@@ -126,6 +130,7 @@ func stopped(t *testing.T, calls []*testkit.Played, want string) {
 	}
 }
 
+// compare checks a section against what came, or takes that over when goldens are updated.
 func compare(t *testing.T, a *archive, name, got string) {
 	t.Helper()
 	if testkit.Updating() {
@@ -137,9 +142,11 @@ func compare(t *testing.T, a *archive, name, got string) {
 	}
 }
 
-// scripts returns what the workers of a transcript play.
+// scripts returns what the workers of a transcript play. A section for the prompt stands above the common one; without
+// either a call is a failure of its own, which shows in the response.
 func scripts(a *archive) func(*router.Call, []byte) (testkit.Script, error) {
 	return func(call *router.Call, _ []byte) (testkit.Script, error) {
+		// Tokens of the test's model are bytes.
 		prompt := make([]byte, len(call.TokenIDs))
 		for i, id := range call.TokenIDs {
 			prompt[i] = byte(id)
@@ -159,11 +166,13 @@ func scripts(a *archive) func(*router.Call, []byte) (testkit.Script, error) {
 	}
 }
 
+// kinds are the faults that a refusal may have, by their names in transcripts.
 var kinds = map[string]fault.Kind{
 	"overloaded": fault.Overloaded, "unavailable": fault.Unavailable, "too_large": fault.TooLarge,
 }
 
-// serve starts a server for one transcript.
+// serve starts a server for one transcript, which the test's end shuts down, and returns its address. It has a fixed
+// clock, a model m of bytes and a model cold that no worker serves.
 func serve(t *testing.T, d router.Dispatcher, settings map[string]string) (*server.Server, string) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -220,6 +229,7 @@ func model(settings map[string]string) *catalog.Set {
 	return set
 }
 
+// duration reads a setting; one that can't be read ends the test.
 func duration(t *testing.T, text string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(text)
@@ -229,13 +239,15 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-// send sends a request over a connection of its own.
+// send sends a request over a connection of its own, in one write. Line breaks become those of HTTP; the last one of
+// the body is the file's, not the request's.
 func send(t *testing.T, address, request string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// One deadline for the whole exchange: an answer that hangs fails.
 	_ = c.SetDeadline(time.Now().Add(patience))
 	head, body, _ := strings.Cut(request, "\n\n")
 	body = strings.TrimSuffix(body, "\n")
@@ -252,7 +264,7 @@ func send(t *testing.T, address, request string) net.Conn {
 }
 
 // receive reads an answer, as far as the client stays for it, and closes the connection. stop is called beside it when
-// the text stopAt has come.
+// the text stopAt has come. It reads byte by byte, to stop exactly there.
 func receive(t *testing.T, c net.Conn, method, leaveAt, stopAt string, stop func()) string {
 	t.Helper()
 	defer c.Close()
@@ -278,9 +290,11 @@ func receive(t *testing.T, c net.Conn, method, leaveAt, stopAt string, stop func
 	}
 }
 
+// ids are UUIDs and the ids of calls, which are new in every run.
 var ids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|call_[0-9a-f]{24}`)
 
-// written is a response as transcripts write it: without what differs from run to run, and with a line's end at the end.
+// written is a response as transcripts write it: without what differs from run to run, and with a line's end at the
+// end.
 func written(res *http.Response, body string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d\n", res.StatusCode)

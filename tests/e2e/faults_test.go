@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -215,13 +216,30 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// outage is how long a server is taken away: two seconds, or PORTICO_E2E_OUTAGE (65s for the long test that a release
+// goes through).
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("PORTICO_E2E_OUTAGE")
+	if text == "" {
+		return 2 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("PORTICO_E2E_OUTAGE: %v", err)
+	}
+	return d
+}
+
 // TestNATSOutage takes the NATS server away for a while.
 func TestNATSOutage(t *testing.T) {
 	d, _ := deploy(t, stack.PlaneNATS, stack.BackendFile)
 	res := d.openStream(t, t.Context(), with(long(), "max_tokens", 1000))
 	defer res.Body.Close()
+	running := make(chan streamed, 1) // the stream is read all the time: a client that doesn't is given up after a minute
+	go func() { running <- fold(res.Body) }()
 	d.NATS.Stop()
-	time.Sleep(2 * time.Second)
+	time.Sleep(outage(t))
 	if err := d.NATS.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -239,14 +257,14 @@ func TestNATSOutage(t *testing.T) {
 	})
 	t.Logf("healed %s after the server was back", took.Round(time.Millisecond))
 	// Answers don't travel over NATS: the stream that was running has not noticed.
-	if s := fold(res.Body); !s.done || len(s.errors) > 0 {
+	if s := <-running; !s.done || len(s.errors) > 0 {
 		t.Errorf("the running stream: %+v", s)
 	}
 }
 
 // TestEtcdOutage takes etcd away for less than a lease: workers stay known and requests go on.
 func TestEtcdOutage(t *testing.T) {
-	s, err := stack.New(tools, stack.Options{Dir: t.TempDir(), Plane: stack.PlaneTCP, Backend: stack.BackendEtcd, LeaseTTL: 20 * time.Second})
+	s, err := stack.New(tools, stack.Options{Dir: t.TempDir(), Plane: stack.PlaneTCP, Backend: stack.BackendEtcd, LeaseTTL: outage(t) + 20*time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,9 +274,8 @@ func TestEtcdOutage(t *testing.T) {
 	d.client = newClient(d.frontend.URL)
 	d.waitModel(t, model, true, time.Minute)
 	d.Etcd.Stop()
-	for range 5 {
+	for away := time.Now(); time.Since(away) < outage(t); time.Sleep(500 * time.Millisecond) {
 		d.client.unary(t, chatPath, chat(model, "Hi", 4))
-		time.Sleep(500 * time.Millisecond)
 	}
 	if err := d.Etcd.Start(); err != nil {
 		t.Fatal(err)
@@ -266,7 +283,7 @@ func TestEtcdOutage(t *testing.T) {
 	d.client.unary(t, chatPath, chat(model, "Hi", 4))
 	// What changes after the outage must be seen again.
 	mocker.Stop(15 * time.Second)
-	d.waitModel(t, model, false, 40*time.Second)
+	d.waitModel(t, model, false, 40*time.Second+outage(t))
 	startMocker(t, s)
 	d.waitModel(t, model, true, 30*time.Second)
 }

@@ -16,13 +16,13 @@ import (
 	"strings"
 )
 
-// event is a line of go test -json.
+// event is a line of go test -json; go doc cmd/test2json has the format.
 type event struct {
-	Action      string
+	Action      string // run, output, pass, fail, skip and a few that say nothing new
 	Package     string
-	Test        string
-	Elapsed     float64
-	Output      string
+	Test        string  // empty: the package itself
+	Elapsed     float64 // seconds
+	Output      string  // a line, or a part of one
 	FailedBuild string
 }
 
@@ -36,13 +36,16 @@ func main() {
 	}
 }
 
-// report copies what matters from in to out and tells whether anything failed.
+// report copies what matters from in to out and tells whether anything failed. Lines come out as soon as their test or
+// package has ended, so that a long run shows its progress; skipped tests come last. An error means that in could not
+// be read, or that nothing was tested.
 func report(in io.Reader, out io.Writer) (failed bool, err error) {
 	output := make(map[string][]string) // of a test that hasn't ended, or of a package's own
 	var skipped []string
 	packages := 0
 	lines := bufio.NewReader(in)
 	for {
+		// Lines may be long: a Scanner's limit would end the report.
 		line, err := lines.ReadBytes('\n')
 		if err == io.EOF && len(line) == 0 {
 			break
@@ -54,10 +57,12 @@ func report(in io.Reader, out io.Writer) (failed bool, err error) {
 			fmt.Fprintf(out, "%s\n", strings.TrimRight(string(line), "\n")) // not of a test: the go command's own words
 			continue
 		}
+		// Packages are tested side by side, so their events come mixed.
 		key := e.Package + " " + e.Test
 		switch e.Action {
 		case "output":
 			output[key] = append(output[key], e.Output)
+		// Compilers are brief, and what they say is worth seeing whatever comes of it.
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "build-fail":
@@ -68,6 +73,7 @@ func report(in io.Reader, out io.Writer) (failed bool, err error) {
 			}
 			delete(output, key)
 		case "pass", "fail":
+			// A failed package repeats no output of its tests: each has its own key.
 			if e.Action == "fail" {
 				failed = true
 				fmt.Fprint(out, strings.Join(output[key], ""))

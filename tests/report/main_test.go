@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestReport has the events of short runs, as go test -json writes them, and what is left of them.
 func TestReport(t *testing.T) {
 	tests := []struct {
 		name, in, want string

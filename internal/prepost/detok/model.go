@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/portico-llm/portico/internal/prepost"
@@ -40,6 +43,9 @@ type Model struct {
 	flags []uint8                    // by id
 	added map[string]prepost.TokenID // by name
 	strip bool                       // byteFallback: the answer's very first space goes away
+
+	asked      sync.Map     // name → found: what TokenID was asked for and isn't an added token
+	askedCount atomic.Int64 // entries of asked, and a few more
 }
 
 // NewModel reads a tokenizer.json. decode is called only when the decoder named there isn't one of the table kinds, and
@@ -104,14 +110,34 @@ func (m *Model) Table() bool { return m.kind != native }
 // VocabSize is one more than the largest token id.
 func (m *Model) VocabSize() int { return len(m.flags) }
 
-// TokenID returns the id of the token with exactly this name, added tokens first. It scans the vocabulary: for load
-// time, not for every request.
+// maxAsked bounds the names whose lookup is remembered. Callers ask for markup they know, a few hundred at most.
+const maxAsked = 4096
+
+// found is the outcome of a lookup by name.
+type found struct {
+	id prepost.TokenID
+	ok bool
+}
+
+// TokenID returns the id of the token with exactly this name, added tokens first. The first lookup of a name scans the
+// vocabulary, a fraction of a millisecond; its outcome is remembered.
 func (m *Model) TokenID(name string) (prepost.TokenID, bool) {
 	if id, ok := m.added[name]; ok {
 		return id, true
 	}
+	if f, ok := m.asked.Load(name); ok {
+		return f.(found).id, f.(found).ok
+	}
+	id, ok := m.scan(name)
+	if m.askedCount.Add(1) <= maxAsked {
+		m.asked.Store(strings.Clone(name), found{id, ok})
+	}
+	return id, ok
+}
+
+// scan looks for a name among all tokens. Tables hold what tokens decode to, so the name is decoded first.
+func (m *Model) scan(name string) (prepost.TokenID, bool) {
 	var fl uint8
-	// Names aren't kept in the table kinds; bytes and kind together tell tokens apart as well.
 	want := m.appendToken(nil, name, &fl)
 	for i, f := range m.flags {
 		if f&known != 0 && f&isByte == fl&isByte && bytes.Equal(m.token(prepost.TokenID(i)), want) {

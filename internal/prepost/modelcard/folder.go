@@ -90,7 +90,8 @@ func sumFile(place, kind string, to *worker.CardFile) (*found, error) {
 func describe(card *worker.Card, files map[string]*found) error {
 	// Files that are missing leave these as they are: nothing is known.
 	model, settings := &modelConfig{}, &tokenizerConfig{}
-	if err := errors.Join(files[worker.KindConfig].decode(model), files[worker.KindTokenizerConfig].decode(settings)); err != nil {
+	err := errors.Join(files[worker.KindConfig].decode(model), files[worker.KindTokenizerConfig].decode(settings))
+	if err != nil {
 		return err
 	}
 	// A worker may serve less than the architecture allows; a folder says nothing of that.
@@ -131,13 +132,17 @@ func Sum(card *worker.Card) string {
 	number := func(n uint32) { _, _ = h.Write(binary.BigEndian.AppendUint32(nil, n)) }
 	text(card.DisplayName, card.SourcePath)
 	// Sums, not paths: workers on different machines keep the same files in different places.
-	for _, file := range []*worker.CardFile{&card.ModelInfo, &card.Tokenizer, &card.Formatter, &card.ChatTemplate, &card.GenConfig} {
+	for _, file := range []*worker.CardFile{
+		&card.ModelInfo, &card.Tokenizer, &card.Formatter, &card.ChatTemplate, &card.GenConfig,
+	} {
 		if !file.IsZero() {
 			text(file.File.Checksum)
 		}
 	}
 	// In the order of their paths, whatever order the worker lists them in.
-	extra := slices.SortedFunc(slices.Values(card.ExtraFiles), func(a, b worker.CheckedFile) int { return strings.Compare(a.Path, b.Path) })
+	extra := slices.SortedFunc(slices.Values(card.ExtraFiles), func(a, b worker.CheckedFile) int {
+		return strings.Compare(a.Path, b.Path)
+	})
 	for _, file := range extra {
 		text(filepath.Base(file.Path), "\x00", file.Checksum)
 	}

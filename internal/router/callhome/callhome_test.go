@@ -205,6 +205,8 @@ func TestLateSentinel(t *testing.T) {
 	}
 }
 
+// TestBrokenAnswers tells answers that stop too early, which are a lost worker's and may be tried elsewhere, from those
+// that break the protocol.
 func TestBrokenAnswers(t *testing.T) {
 	lost := fault.Error{Kind: fault.Unavailable, Origin: fault.FromTransport}
 	broken := fault.Error{Kind: fault.BadGateway, Origin: fault.FromWorker}
@@ -288,6 +290,7 @@ func TestPrologueErrors(t *testing.T) {
 	if said := p.heard(); said != "" {
 		t.Errorf("a worker that had ended was told %q", said)
 	}
+	// Whatever comes in place of a prologue is a broken protocol.
 	for name, first := range map[string][]byte{
 		"data": data("a"), "nonsense": worker.AppendFrame(nil, []byte(`{"a":1}`), nil), "sentinel": sentinel,
 	} {
@@ -526,6 +529,8 @@ func TestBackpressure(t *testing.T) {
 	s.Close()
 }
 
+// TestRefusals connects with everything but a handshake that is waited for. All peers are closed without a word, for
+// three reasons: an unknown subject, a malformed handshake, none in time.
 func TestRefusals(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l := listen(t, callhome.Options{HandshakeTimeout: 200 * time.Millisecond, Registerer: reg})
@@ -578,6 +583,7 @@ func TestSilentPeersHoldUpNobody(t *testing.T) {
 	s.Close()
 }
 
+// TestListenHosts has the forms of a host that can be listened on. What is advertised is an address in every case.
 func TestListenHosts(t *testing.T) {
 	for host, ok := range map[string]bool{
 		"": true, "127.0.0.1": true, "::1": true, "0.0.0.0": true, "*": true, "lo": true, "no-such-interface": false,

@@ -15,8 +15,7 @@ import (
 )
 
 // Stream is one worker's answer on its way: Expect, Await, Each, Close, in this order, of which any may be left out but
-// the first and the last. It is used by one goroutine, Fail excepted. The zero value is ready for
-// Expect.
+// the first and the last. It is used by one goroutine, Fail excepted. The zero value is ready for Expect.
 type Stream struct {
 	l       *Listener
 	id      subject      // what the worker is to name

@@ -411,6 +411,8 @@ func (f *fleet) dead(id uint64) *worker.Instance {
 	return in
 }
 
+// TestRetry puts a good worker beside one that fails before it begins, in a way that says nothing of the request:
+// clients notice nothing, whichever is asked first.
 func TestRetry(t *testing.T) {
 	for name, bad := range map[string]func(*fleet) *worker.Instance{
 		"unreachable": func(f *fleet) *worker.Instance { return f.dead(1) },
@@ -446,6 +448,8 @@ func refuse(class, reason string) script {
 	}
 }
 
+// TestPrologueErrors has two workers that refuse alike. What the request is to blame for, and what a full engine says,
+// is final; anything else is tried on the second, too.
 func TestPrologueErrors(t *testing.T) {
 	for _, tc := range []struct {
 		class, reason string

@@ -7,50 +7,8 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
 )
-
-// verdict is what a worker's error class means to a client: a kind, and the text shown when the worker gave none. The
-// text is fit for anybody: it says nothing of the deployment.
-type verdict struct {
-	kind   fault.Kind
-	phrase string
-}
-
-// verdictOf returns the verdict of a class, as workers name them; a class that nobody knows is an internal error. The
-// phrases are Dynamo's, which clients may look for.
-func verdictOf(class string) verdict {
-	switch class {
-	case "InvalidRequest":
-		return verdict{fault.BadRequest, "Invalid request"}
-	case "Unauthenticated":
-		return verdict{fault.Unauthenticated, "Authentication required"}
-	case "PermissionDenied":
-		return verdict{fault.PermissionDenied, "Permission denied"}
-	case "NotFound":
-		return verdict{fault.NotFound, "Resource not found"}
-	case "Conflict":
-		return verdict{fault.Conflict, "Request conflict"}
-	case "PayloadTooLarge":
-		return verdict{fault.TooLarge, "Request payload too large"}
-	case "UnsupportedMedia":
-		return verdict{fault.UnsupportedMedia, "Unsupported media type"}
-	case "RateLimited":
-		return verdict{fault.RateLimited, "Rate limit exceeded"}
-	case "CapacityExhausted":
-		return verdict{fault.Overloaded, "Service temporarily overloaded"}
-	case "Unavailable":
-		return verdict{fault.Unavailable, "Service temporarily unavailable"}
-	case "BackendProtocol":
-		return verdict{fault.BadGateway, "Bad gateway"}
-	case "DeadlineExceeded":
-		return verdict{fault.Timeout, "Request deadline exceeded"}
-	case "NotImplemented":
-		return verdict{fault.NotImplemented, "Operation not implemented"}
-	case "Cancelled":
-		return verdict{fault.Cancelled, "Request cancelled"}
-	}
-	return verdict{fault.Internal, "Internal server error"}
-}
 
 // Fault turns a worker's error into a failure. Only what the worker marked as public is shown. The whole error is the
 // failure's cause, for logs. What says that the worker is lost has the transport as its origin, so that it may be tried
@@ -58,7 +16,7 @@ func verdictOf(class string) verdict {
 func Fault(e *worker.Error) *fault.Error {
 	// A request that waited too long for its turn was too much for the service, whatever class it comes with.
 	if e.Reason == "router.queue_deadline_exceeded" {
-		return worded(e, verdict{fault.RateLimited, "Rate limit exceeded"})
+		return worded(e, router.VerdictOf("RateLimited"))
 	}
 	if e.Class == "Internal" && e.PublicType == "" {
 		// Engines behind a worker report their failures as internal ones with a status inside.
@@ -66,12 +24,12 @@ func Fault(e *worker.Error) *fault.Error {
 			return f.Because(e)
 		}
 	}
-	return worded(e, verdictOf(e.Class))
+	return worded(e, router.VerdictOf(e.Class))
 }
 
 // worded returns the failure of a verdict, in the worker's public words where there are some.
-func worded(e *worker.Error, v verdict) *fault.Error {
-	f := &fault.Error{Kind: v.kind, Origin: fault.FromWorker, Message: v.phrase}
+func worded(e *worker.Error, v router.Verdict) *fault.Error {
+	f := &fault.Error{Kind: v.Kind, Origin: fault.FromWorker, Message: v.Phrase}
 	if lostReason(e.Reason) {
 		f.Origin = fault.FromTransport
 	}
@@ -122,14 +80,14 @@ func stated(message string) *fault.Error {
 	case http.StatusTooManyRequests:
 		f.Kind = fault.RateLimited
 	case http.StatusServiceUnavailable:
-		f.Kind, f.Message = fault.Unavailable, verdictOf("Unavailable").phrase
+		f.Kind, f.Message = fault.Unavailable, router.VerdictOf("Unavailable").Phrase
 	case overloadedStatus:
-		f.Kind, f.Message = fault.Overloaded, verdictOf("CapacityExhausted").phrase
+		f.Kind, f.Message = fault.Overloaded, router.VerdictOf("CapacityExhausted").Phrase
 	// Client errors of other kinds are bad requests. Anything else is the engine's own trouble, whose status is a
 	// detail.
 	default:
 		if m.Code < 400 || m.Code > 499 {
-			f.Message, f.Details = verdictOf("Internal").phrase, map[string]any{"backend_status": m.Code}
+			f.Message, f.Details = router.VerdictOf("Internal").Phrase, map[string]any{"backend_status": m.Code}
 			return f
 		}
 		f.Kind = fault.BadRequest
@@ -137,7 +95,7 @@ func stated(message string) *fault.Error {
 	// The status's own words: the engine's are private.
 	if f.Message == "" {
 		if f.Message = http.StatusText(m.Code); f.Message == "" {
-			f.Message = verdictOf("InvalidRequest").phrase
+			f.Message = router.VerdictOf("InvalidRequest").Phrase
 		}
 	}
 	return f

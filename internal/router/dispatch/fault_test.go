@@ -24,8 +24,8 @@ var statuses = map[fault.Kind]int{
 	fault.Overloaded: 529,
 }
 
-// Worker errors end as they do in the recordings, but for two things: an engine that says 503 or 529 is not worded as an
-// internal error, and the status of a backend is a detail only where the backend stated one.
+// Worker errors end as they do in the recordings, but for two things: an engine that says 503 or 529 is not worded as
+// an internal error, and the status of a backend is a detail only where the backend stated one.
 func TestRecordedFaults(t *testing.T) {
 	file, err := os.Open("testdata/errors.jsonl.gz")
 	if err != nil {
@@ -84,6 +84,8 @@ func TestRecordedFaults(t *testing.T) {
 	}
 }
 
+// TestFaultOrigins reads errors in the forms that workers of several versions send: what is lost comes from the
+// transport, in whichever form it says so.
 func TestFaultOrigins(t *testing.T) {
 	for in, want := range map[string]fault.Origin{
 		`{"error_type":"Disconnected"}`:                                           fault.FromTransport,

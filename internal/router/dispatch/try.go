@@ -118,8 +118,7 @@ func (a *attempt) seal(call *router.Call, s *stream, address string) error {
 }
 
 // errPrologue is the failure of a worker that said that it can't begin, in the prologue of its stream. An invalid
-// request, a cancelled one and an
-// engine that is full are what they are; anything else may go better elsewhere.
+// request, a cancelled one and an engine that is full are what they are; anything else may go better elsewhere.
 func errPrologue(e *worker.Error) error {
 	switch e.Reason {
 	case "request.cancelled", "request.deadline_exceeded", "backend.cancelled", "capacity.exhausted",

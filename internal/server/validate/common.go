@@ -54,8 +54,8 @@ func sampling(c *openai.Common, opts Options) error {
 }
 
 // lengths checks how much is to be generated. Whether it fits the model is known only after tokenising.
-func lengths(c *openai.Common, _ Options) error {
-	if err := positive("max_tokens", c.MaxTokens); err != nil {
+func lengths(c *openai.Common, opts Options) error {
+	if err := limit("max_tokens", c.MaxTokens, opts); err != nil {
 		return err
 	}
 	return within("min_tokens", c.MinTokens, 0, maxTokens)

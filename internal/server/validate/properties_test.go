@@ -55,10 +55,20 @@ func propertiesOf(t *testing.T, name string) []property {
 				}
 			}
 		default:
-			if p.schema["anyOf"] == nil { // any value
+			choices, ok := p.schema["anyOf"].([]any)
+			if !ok { // any value
 				continue
 			}
-			p.types, p.nullable = []string{"object"}, true
+			p.nullable = true
+			for _, one := range choices {
+				switch typ, _ := one.(map[string]any)["type"].(string); typ {
+				case "": // a reference
+					p.types = append(p.types, "object")
+				case "null":
+				default:
+					p.types = append(p.types, typ)
+				}
+			}
 		}
 		out = append(out, p)
 	}

@@ -31,6 +31,8 @@ type Options struct {
 	MaxLogitBias int
 	// MaxMessages bounds the conversation. 65536.
 	MaxMessages int
+	// MaxOutput bounds the tokens to generate for each choice. 1048576, as for Dynamo.
+	MaxOutput int
 }
 
 // withDefaults fills in the limits that were left open.
@@ -40,7 +42,7 @@ func (o Options) withDefaults() Options {
 		value int
 	}{
 		{&o.MaxChoices, 128}, {&o.MaxStops, 32}, {&o.MaxTools, 1536}, {&o.MaxToolName, 128},
-		{&o.MaxTopLogprobs, 20}, {&o.MaxLogitBias, 16384}, {&o.MaxMessages, 65536},
+		{&o.MaxTopLogprobs, 20}, {&o.MaxLogitBias, 16384}, {&o.MaxMessages, 65536}, {&o.MaxOutput, 1 << 20},
 	} {
 		if *d.limit <= 0 {
 			*d.limit = d.value
@@ -59,7 +61,7 @@ func Chat(req *openai.ChatRequest, opts Options) error {
 		func() error { return conversation(req, opts) },
 		func() error { return common(&req.Common, opts) },
 		// From here on what only chat has.
-		func() error { return positive("max_completion_tokens", req.MaxCompletionTokens) },
+		func() error { return limit("max_completion_tokens", req.MaxCompletionTokens, opts) },
 		func() error { return within("top_logprobs", req.TopLogprobs, 0, int64(opts.MaxTopLogprobs)) },
 		func() error { return choices(req.N, req.Temperature, 1, opts) },
 		func() error { return tools(req, opts) },
@@ -132,8 +134,11 @@ func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 // maxTokens is the largest number of tokens a worker can be told.
 const maxTokens = 1<<32 - 1
 
-// positive checks a number of tokens that has to be at least one.
-func positive(name string, v *int64) error { return within(name, v, 1, maxTokens) }
+// limit checks how many tokens may be generated: at least one, and no more than any context holds. An engine takes
+// longer than anybody waits to come to a larger one.
+func limit(name string, v *int64, opts Options) error {
+	return within(name, v, 1, int64(opts.MaxOutput))
+}
 
 // notEmpty checks a string that, when given, has to say something.
 func notEmpty(name string, v *string) error {

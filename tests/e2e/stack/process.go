@@ -52,6 +52,7 @@ func Start(spec Spec) (*Process, error) {
 	if cmd.Dir == "" {
 		cmd.Dir = filepath.Dir(spec.Log)
 	}
+	// A test that panics or is killed leaves nothing behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{Name: spec.Name, Log: spec.Log, done: make(chan struct{}), group: lifecycle.New(context.Background())}
 	// One place: the goroutine goes on to wait for the program without being heard.

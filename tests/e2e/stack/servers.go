@@ -33,6 +33,7 @@ func (n *NATS) Start() error {
 		s.Shutdown()
 		return errors.New("nats server: not ready after 10 s")
 	}
+	// Only a server that is ready counts as started.
 	n.server = s
 	return nil
 }

@@ -240,8 +240,8 @@ func (s *Stack) Mocker(model, name string, args ...string) (*Process, error) {
 		s.Python(), "-m", "dynamo.mocker", "--model-path", model, "--model-name", name}, args...)...)
 }
 
-// RealWorker starts the worker with the real model, under the name smollm2. It computes on the CPU, and loads for seconds
-// before it registers.
+// RealWorker starts the worker with the real model, under the name smollm2. It computes on the CPU, and loads for
+// seconds before it registers.
 func (s *Stack) RealWorker(args ...string) (*Process, error) {
 	return s.Run("worker", s.Env(), append([]string{
 		s.Python(), filepath.Join(s.tools.Root, "tests", "peers", "smollm2_worker.py"), "--model-path", s.tools.Model()}, args...)...)

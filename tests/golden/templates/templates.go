@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// Now is what the goldens' clock says.
+// Now is what the goldens' clock says: templates may write the date, and were rendered at this one.
 func Now() time.Time { return time.Date(2025, 7, 26, 12, 0, 0, 0, time.UTC) }
 
-// Result is what the reference made of one render: an output, or an error.
+// Result is what the reference made of one render: an output, or an error. One of them is nil.
 type Result struct {
 	Output *string `json:"output"`
 	Error  *struct {
@@ -28,21 +28,22 @@ type Result struct {
 	} `json:"error"`
 }
 
-// Template is one golden template.
+// Template is one golden template: a model's, as its publisher wrote it.
 type Template struct {
 	Name, Source  string
-	SHA256        string // of the source without surrounding white space
-	SpecialTokens map[string]string
+	SHA256        string            // of the source without surrounding white space
+	SpecialTokens map[string]string // by the variable that a template knows them by, such as bos_token
 	Expected      map[string]Result // by the conversation's name
 }
 
-// Set is all goldens.
+// Set is all goldens. It is the caller's own: nothing is shared between two calls of Load.
 type Set struct {
 	Templates     []Template
 	Conversations map[string]json.RawMessage // an object of template variables each
 }
 
-// Arguments returns a conversation's variables with the template's special tokens.
+// Arguments returns a conversation's variables with the template's special tokens, as one JSON object: what a server
+// would give to the template.
 func (s *Set) Arguments(t *Template, conversation string) (json.RawMessage, error) {
 	body := bytes.TrimSpace(s.Conversations[conversation])
 	tokens, err := json.Marshal(t.SpecialTokens)
@@ -52,21 +53,25 @@ func (s *Set) Arguments(t *Template, conversation string) (json.RawMessage, erro
 	if string(tokens) == "{}" || string(tokens) == "null" {
 		return body, nil
 	}
+	// The two objects are joined as text, which keeps the order of the conversation's keys and its numbers as they
+	// stand.
 	return bytes.Join([][]byte{body[:len(body)-1], tokens[1:]}, []byte{','}), nil
 }
 
-// Case is one of the small templates of semantics.json.
+// Case is one of the small templates of semantics.json, each about one point of the language.
 type Case struct {
-	Template string `json:"template"`
+	Template string `json:"template"` // source
 	Result
 }
 
 // Semantics is semantics.json.
 type Semantics struct {
-	Arguments json.RawMessage `json:"arguments"`
+	Arguments json.RawMessage `json:"arguments"` // the same variables for every case
 	Cases     []Case          `json:"cases"`
 }
 
+// The goldens are part of the test binaries, which then need no path to this folder.
+//
 //go:embed templates.tar.gz
 var archive []byte
 
@@ -88,7 +93,7 @@ func LoadSemantics() (*Semantics, error) {
 	return s, nil
 }
 
-// Load reads the goldens.
+// Load reads the goldens, in the order of the manifest. A template without what the reference made of it is an error.
 func Load() (*Set, error) {
 	files, err := unpack()
 	if err != nil {
@@ -110,6 +115,7 @@ func Load() (*Set, error) {
 			SpecialTokens map[string]string `json:"special_tokens"`
 			Expected      map[string]Result `json:"expected"`
 		}
+		// A file that isn't there reads as empty, which is no JSON.
 		if err := json.Unmarshal([]byte(files[path.Join("expected", entry.Name+".json")]), &expected); err != nil {
 			return nil, fmt.Errorf("%s: %w", entry.Name, err)
 		}
@@ -129,6 +135,7 @@ func (s *Set) Find(name string) *Template {
 	return nil
 }
 
+// unpack returns the files of the archive by their names. They are few and small enough to be held at once.
 func unpack() (map[string]string, error) {
 	zr, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {

@@ -102,6 +102,7 @@ func (l *link) options() []natsgo.Option {
 		}),
 	}, p.auth...)
 	if p.opts.TLS != nil {
+		// Also for nats:// addresses: whoever gives a TLS configuration wants it used.
 		opts = append(opts, natsgo.Secure(p.opts.TLS))
 	}
 	return opts

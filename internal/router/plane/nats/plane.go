@@ -299,7 +299,8 @@ func header(m *router.Message) natsgo.Header {
 	return h
 }
 
-// headerSize is what the headers add to a message: a version line, a line each, and an empty line.
+// headerSize is what the headers add to a message, in bytes: a version line, a line each, and an empty line. The
+// server's limit counts them with the data.
 func headerSize(h natsgo.Header) int {
 	n := len("NATS/1.0\r\n\r\n")
 	for k, values := range h {

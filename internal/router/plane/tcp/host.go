@@ -63,6 +63,7 @@ func (h *host) acquire(ctx context.Context) (*conn, error) {
 			<-h.dialing
 			continue // somebody else has dialled meanwhile
 		}
+		// The slot is held while dialling: those behind find the new connection, instead of dialling one each.
 		c, err := h.open(ctx)
 		<-h.dialing
 		return c, err

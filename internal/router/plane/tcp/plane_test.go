@@ -199,6 +199,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// TestRefusals has the answers that workers give, and one that none gives today: only the words of overload make a
+// difference, and all texts stay private.
 func TestRefusals(t *testing.T) {
 	testkit.NoLeaks(t)
 	for answer, want := range map[string]fault.Kind{
