@@ -25,6 +25,7 @@ import (
 	"github.com/portico-llm/portico/internal/prepost/chattmpl"
 	"github.com/portico-llm/portico/internal/prepost/executor"
 	"github.com/portico-llm/portico/internal/prepost/modelcard"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/prepost/tokenizer"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/callhome"
@@ -73,6 +74,9 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 			a = nil
 		}
 	}()
+	if err = msgparse.Check(cfg.Models.ToolParser, cfg.Models.ReasoningParser); err != nil {
+		return a, err
+	}
 	// First made, last released: every part may still end a span.
 	if err = a.startTracing(background); err != nil {
 		return a, err
@@ -254,6 +258,7 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	}
 	// From here on the tokenizer is open: every way out closes it or hands it on.
 	text := &catalog.Text{Tokenizer: tok, EOS: files.EOS, Close: tok.Close}
+	text.ToolParser, text.ReasoningParser = a.parsers(&rec.Card, files, log)
 	// A base model: completions only.
 	if files.TemplateDefault == "" && files.TemplateToolUse == "" {
 		return text, nil
@@ -270,6 +275,32 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	// Whoever makes the text hands both over to the catalog.
 	text.Close = func() error { return errors.Join(renderer.Close(), tok.Close()) }
 	return text, nil
+}
+
+// parsers returns the names of a model's parsers: the operator's before the card's, and those that the chat template
+// gives away when nobody names any.
+func (a *app) parsers(card *worker.Card, files *modelcard.Files, log *slog.Logger) (tools, reasoning string) {
+	tools, reasoning = a.cfg.Models.ToolParser, a.cfg.Models.ReasoningParser
+	if tools == "" {
+		tools = card.RuntimeConfig.ToolCallParser
+	}
+	if reasoning == "" {
+		reasoning = card.RuntimeConfig.ReasoningParser
+	}
+	// The operator's names were checked at the start. A worker of another version isn't left out for its own.
+	if err := msgparse.CheckTools(tools); err != nil {
+		log.Warn("tool calls of the model aren't parsed", "model", card.DisplayName, "error", err)
+		tools = ""
+	}
+	// A card that names one of the two has been written by somebody who knows the model.
+	if tools == "" && reasoning == "" {
+		tools, reasoning = msgparse.Detect(files.TemplateToolUse, files.TemplateDefault)
+		if tools != "" || reasoning != "" {
+			log.Info("parsers recognised by the chat template", "model", card.DisplayName,
+				"tool_call_parser", tools, "reasoning_parser", reasoning)
+		}
+	}
+	return tools, reasoning
 }
 
 // dispatcher joins the ways to the workers and back. The listener, the planes and the table of workers are closed after
@@ -377,7 +408,7 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 	}
 	return server.New(server.Options{
 		Pipeline: pipeline.New(pipeline.Options{
-			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"),
+			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"), Answers: msgparse.Plan,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.
@@ -387,6 +418,7 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 			Health: h.Paths.Health, Live: h.Paths.Live, Metrics: h.Paths.Metrics},
 		OpenAPI:        document,
 		FlatErrors:     h.ErrorFormat == "dynamo",
+		ReasoningField: h.ReasoningField,
 		OverloadStatus: h.OverloadCode,
 		Decode:         openai.DecodeOptions{Strict: h.Strict, IgnoreNvExt: h.IgnoreNvExt},
 		BodyLimit:      h.BodyLimit,

@@ -22,21 +22,30 @@ const (
 	exitUsage   = 2 // a wrong command line, variable or file
 )
 
-// program is the command with what it does and where it prints. Tests put others in the place of serve and render.
+// program is the command with what it does and where it prints. Tests put others in the place of what it does.
 type program struct {
 	serve func(ctx context.Context, cfg *config.Config, log *slog.Logger, stdout io.Writer) error // until ctx ends
 	// render is the sub-command; it returns the exit code.
 	render func(args []string, stdout, stderr io.Writer) int
 
+	// parse is the other one.
+	parse func(args []string, stdin io.Reader, stdout, stderr io.Writer) int
+
+	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
 // main runs the command and returns its exit code. It is a method, and not main itself, so that tests can run it with
 // arguments, environment and output of their own.
 func (p *program) main(args, environ []string) int {
-	// The only sub-command has flags of its own and reads no environment.
-	if len(args) > 0 && args[0] == "render" {
-		return p.render(args[1:], p.stdout, p.stderr)
+	// The sub-commands have flags of their own and read no environment.
+	if len(args) > 0 {
+		switch args[0] {
+		case "render":
+			return p.render(args[1:], p.stdout, p.stderr)
+		case "parse":
+			return p.parse(args[1:], p.stdin, p.stdout, p.stderr)
+		}
 	}
 	// Everything the outside says is read here, once; from here on it is plain fields.
 	cfg, warnings, err := config.Load(args, environ, os.ReadFile)

@@ -37,6 +37,9 @@ type Set struct {
 	Tokenizer prepost.Tokenizer
 	EOS       []prepost.TokenID
 
+	// How answers to chats are taken apart; empty: they aren't.
+	ToolParser, ReasoningParser string
+
 	workers *atomic.Pointer[map[uint64]struct{}] // nil: every instance of the endpoint
 }
 
@@ -58,6 +61,9 @@ type Text struct {
 	Renderer  prepost.Renderer  // nil when the model has no chat template
 	Tokenizer prepost.Tokenizer // never nil
 	EOS       []prepost.TokenID
+
+	// Names of the parsers of the model's answers, however they were found out; empty: none.
+	ToolParser, ReasoningParser string
 
 	// Close releases renderer and tokenizer. It is called once, when no request can use them any more; nil: nothing to
 	// release.

@@ -4,8 +4,8 @@ package config
 const (
 	noKVRouter   = "routing by the workers' KV caches isn't offered yet"
 	noAnthropic  = "the Anthropic API isn't offered yet"
-	noReasoning  = "reasoning isn't told apart from content yet"
-	noToolParser = "tool calls aren't parsed out of answers yet"
+	noDispatch   = "calls and thoughts stream as they come, without events of their own"
+	noParserEdit = "there is one version of each parser"
 	noGRPC       = "KServe's gRPC API isn't offered"
 	noBusyCheck  = "workers aren't refused work by their reported load yet"
 	noAffinity   = "sessions aren't bound to workers yet"
@@ -60,9 +60,8 @@ func (t *table) addIgnoredFrontend() {
 	t.ignore("workers' events aren't used yet", "event-plane", "DYN_EVENT_PLANE")
 	t.ignoreSwitch(noAnthropic, "enable-anthropic-api", "DYN_ENABLE_ANTHROPIC_API")
 	t.ignoreSwitch(noAnthropic, "strip-anthropic-preamble", "DYN_STRIP_ANTHROPIC_PREAMBLE")
-	t.ignoreSwitch(noToolParser, "enable-streaming-tool-dispatch", "DYN_ENABLE_STREAMING_TOOL_DISPATCH")
-	t.ignoreSwitch(noReasoning, "enable-streaming-reasoning-dispatch", "DYN_ENABLE_STREAMING_REASONING_DISPATCH")
-	t.ignore(noReasoning, "reasoning-field-name", "DYN_REASONING_FIELD_NAME")
+	t.ignoreSwitch(noDispatch, "enable-streaming-tool-dispatch", "DYN_ENABLE_STREAMING_TOOL_DISPATCH")
+	t.ignoreSwitch(noDispatch, "enable-streaming-reasoning-dispatch", "DYN_ENABLE_STREAMING_REASONING_DISPATCH")
 	t.ignore(noPython, "dyn-chat-processor", "DYN_CHAT_PROCESSOR")
 	t.ignoreSwitch(noPython, "dyn-debug-perf", "DYN_DEBUG_PERF")
 	t.ignore(noPython, "dyn-preprocess-workers", "DYN_PREPROCESS_WORKERS")
@@ -128,8 +127,8 @@ func (t *table) addIgnoredVariables() {
 	t.ignoreSwitch("unknown fields are ignored unless --strict is on", "ignore-openai-fe-unsupported-fields",
 		"DYN_IGNORE_OPENAI_FE_UNSUPPORTED_FIELDS")
 	t.ignoreSwitch("there is no admin API", "disable-frontend-admin-api", "DYN_DISABLE_FRONTEND_ADMIN_API")
-	t.ignore(noToolParser, "parser-version", "DYN_PARSER_VERSION")
-	t.ignoreSwitch(noToolParser, "enable-guided-tool-streaming", "DYN_ENABLE_GUIDED_TOOL_STREAMING")
+	t.ignore(noParserEdit, "parser-version", "DYN_PARSER_VERSION")
+	t.ignoreSwitch("forced calls always stream", "enable-guided-tool-streaming", "DYN_ENABLE_GUIDED_TOOL_STREAMING")
 	t.ignoreSwitch("encodings aren't cached", "tokenizer-cache", "DYN_TOKENIZER_CACHE")
 	t.ignore("encodings aren't cached", "tokenizer-cache-bytes", "DYN_TOKENIZER_CACHE_BYTES")
 	t.ignore("10 s are used", "etcd-keepalive-timeout-seconds", "ETCD_KEEPALIVE_TIMEOUT_SECONDS")

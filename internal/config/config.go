@@ -71,6 +71,7 @@ type HTTP struct {
 	HoldBack      time.Duration // how long a burst of chunks is gathered before it is written
 
 	ErrorFormat       string // "openai" or "dynamo"
+	ReasoningField    string // of chat messages: "reasoning_content" or "reasoning"
 	Strict            bool   // refuse unknown request fields
 	IgnoreNvExt       bool   // read nothing of a request's nvext but its cache_salt
 	ForceIncludeUsage bool   // every stream ends with usage, asked for or not
@@ -94,6 +95,8 @@ type Models struct {
 
 	ContextWindow   uint32 // reported by /v1/models in place of the card's; 0 for the card's
 	MaxOutputTokens uint32 // reported by /v1/models; 0 for the card's
+
+	ToolParser, ReasoningParser string // in place of those the cards name; empty for the cards'
 
 	HubCache string // Hugging Face cache with the files of models that a card names by repository; empty for none
 }

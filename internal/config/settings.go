@@ -116,6 +116,9 @@ func (t *table) addHTTP(h *HTTP) {
 		"How long tokens that come in a burst are gathered into one write; 0 writes each at once.")
 	t.add("error-format", "PORTICO_ERROR_FORMAT", choice(&h.ErrorFormat, "openai", "openai", "dynamo"),
 		"Shape of error bodies: OpenAI's nested object or Dynamo's flat one.")
+	t.add("reasoning-field-name", "DYN_REASONING_FIELD_NAME",
+		choice(&h.ReasoningField, "reasoning_content", "reasoning_content", "reasoning"),
+		"Field of chat messages that reasoning is in.")
 	t.add("strict", "PORTICO_STRICT", boolean(&h.Strict, false),
 		"Refuse requests with unknown fields, as Dynamo does, in place of ignoring the fields.")
 	t.add("disable-frontend-nvext", "DYN_DISABLE_FRONTEND_NVEXT", boolean(&h.IgnoreNvExt, false),
@@ -157,6 +160,10 @@ func (t *table) addModels(m *Models) {
 		"Context length shown by /v1/models; 0 for what the model's card says.")
 	t.add("max-output-tokens", "DYN_MAX_OUTPUT_TOKENS", integer(&m.MaxOutputTokens, 0, 0, math.MaxInt32),
 		"Output limit shown by /v1/models; 0 for what the model's card says.")
+	t.add("tool-call-parser", "PORTICO_TOOL_CALL_PARSER", text(&m.ToolParser, ""),
+		"How all models write tool calls, in place of what their cards say; default there: what the chat template tells.")
+	t.add("reasoning-parser", "PORTICO_REASONING_PARSER", text(&m.ReasoningParser, ""),
+		"How all models mark their reasoning, in place of what their cards say; default there: what the chat template tells.")
 	t.add("hf-hub-cache", "HF_HUB_CACHE", path(&m.HubCache),
 		"Hugging Face cache with the files of models that a card names by repository; default: hub in $HF_HOME. Nothing is "+
 			"downloaded.")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/prepost"
 )
 
 // Meta is what is known of a request beside its body.
@@ -37,14 +38,23 @@ type Prepared struct {
 	Pin      *uint64           // the instance the client insists on
 	Prompt   string            // rendered chat prompt, kept only when an annotation asks for it
 	Raw      json.RawMessage   // Text workers: the request to forward
+
+	// Answer says how the answer is taken apart; nil: it isn't.
+	Answer *prepost.AnswerPlan
 }
+
+// Parsed reports whether the answer comes in pieces.
+func (r *Prepared) Parsed() bool { return r.Answer != nil && r.Answer.New != nil }
 
 // Delta is what one engine output adds to one choice. It is valid only during the call that passes it.
 type Delta struct {
 	Prompt int    // index into Prepared.Requests
 	Choice int    // of this prompt: 0 … Choices-1; the client's index is Prompt*Choices + Choice
-	Text   []byte // whole UTF-8; may be empty
+	Text   []byte // whole UTF-8; may be empty, and always is when the answer comes in pieces
 	Tokens int    // tokens this delta accounts for, in usage
+
+	Pieces    []prepost.Piece // of answers that are taken apart, in order
+	Reasoning int             // how many tokens, of this and earlier deltas, have turned out to be reasoning
 
 	TokenIDs    []uint32              // the tokens consumed
 	LogProbs    []float64             // for TokenIDs; empty: none

@@ -28,7 +28,7 @@ func (p *Pipeline) PrepareChat(
 		out.Raw = req.Forward()
 		return out, nil
 	}
-	ids, err := p.chatTokens(ctx, out, req)
+	ids, tail, err := p.chatTokens(ctx, out, req)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +45,7 @@ func (p *Pipeline) PrepareChat(
 	if err := fitBudget(set, q, "messages", false); err != nil {
 		return nil, err
 	}
+	p.planAnswer(out, q, req, tail)
 	p.prepare.inputTokens(req.Model, len(ids))
 	out.Requests = []*worker.Request{q}
 	return out, nil
@@ -100,21 +101,35 @@ func newPrepared(set *catalog.Set, meta Meta, c *openai.Common) *Prepared {
 	return out
 }
 
-// chatTokens returns the prompt's tokens: those the client brought, or the rendered conversation's.
-func (p *Pipeline) chatTokens(ctx context.Context, out *Prepared, req *openai.ChatRequest) ([]uint32, error) {
+// chatTokens returns the prompt's tokens, those the client brought or the rendered conversation's, and the end of its
+// text where the answer's parsers want to see it.
+func (p *Pipeline) chatTokens(
+	ctx context.Context, out *Prepared, req *openai.ChatRequest,
+) (ids []uint32, tail string, err error) {
 	set, x := out.Set, req.NvExt
 	if x != nil && x.TokenData != nil {
-		return x.TokenData, checkTokens(set.Tokenizer, x.TokenData, "nvext.token_data")
+		if err := checkTokens(set.Tokenizer, x.TokenData, "nvext.token_data"); err != nil {
+			return nil, "", err
+		}
+		if set.ReasoningParser != "" {
+			// Only the parsers would miss it.
+			tail, _ = set.Tokenizer.Decode(x.TokenData[max(len(x.TokenData)-tailTokens, 0):], false)
+		}
+		return x.TokenData, tail, nil
 	}
 	// Only what an annotation asks for is kept: prompts are large, and streams are long.
 	prompt, err := p.render(ctx, set, req)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if x.Wants("formatted_prompt") {
 		out.Prompt = prompt
 	}
-	return p.tokenise(ctx, set.Tokenizer, prompt)
+	if set.ReasoningParser != "" {
+		tail = promptTail(prompt, req)
+	}
+	ids, err = p.tokenise(ctx, set.Tokenizer, prompt)
+	return ids, tail, err
 }
 
 // render applies the model's template to the conversation.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/router"
 )
 
@@ -27,6 +28,9 @@ type Options struct {
 	Tracer     trace.Tracer          // nil: no spans
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
+
+	// Answers decides how the answer to a chat request is taken apart; its nil is: not at all. Nil: none are.
+	Answers func(*prepost.AnswerRequest) *prepost.AnswerPlan
 }
 
 // withDefaults fills in what was left open.
@@ -49,6 +53,7 @@ type Pipeline struct {
 	stages     *stageMetrics   // of Run
 	migration  Migration
 	migrations *migrationMetrics
+	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
 }
 
 // New returns a Pipeline. It starts nothing.
@@ -62,6 +67,7 @@ func New(opts Options) *Pipeline {
 		stages:     newStageMetrics(opts.Registerer),
 		migration:  opts.Migration,
 		migrations: newMigrationMetrics(opts.Registerer),
+		answers:    opts.Answers,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/chain"
 	"github.com/portico-llm/portico/internal/router"
 )
@@ -36,16 +37,20 @@ type leg struct {
 	roundtrip prometheus.Observer // from then to the first output
 	awaiting  prometheus.Gauge    // counts the wait for it; nil once that is over
 
-	delta Delta        // reused for every item
-	text  []byte       // its text
-	usage worker.Usage // its usage, where the worker's own needs mending
+	delta  Delta               // reused for every item
+	text   []byte              // its text
+	pieces []prepost.Piece     // its pieces
+	gather func(prepost.Piece) // adds to pieces; made once
+	usage  worker.Usage        // its usage, where the worker's own needs mending
 }
 
 // legChoice is one of the n choices of a prompt.
 type legChoice struct {
-	chain *chain.Choice // its detokeniser and stops
-	seen  bool          // the worker has mentioned it
-	done  bool          // has its finish reason
+	chain     *chain.Choice        // its detokeniser and stops
+	parser    prepost.AnswerParser // takes the text apart; nil: nothing does
+	reasoning int                  // tokens of reasoning told so far
+	seen      bool                 // the worker has mentioned it
+	done      bool                 // has its finish reason
 }
 
 // newLeg makes a chain for every choice, while the prompt is still there for the decoders to look at.
@@ -57,6 +62,9 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 	q := req.Requests[prompt]
 	// Absent is true: special tokens are no part of a text.
 	skip := q.Output.SkipSpecialTokens == nil || *q.Output.SkipSpecialTokens
+	if req.Answer != nil { // what the worker is told is then another matter
+		skip = !req.Answer.KeepSpecial
+	}
 	l.stop = q.Stop
 	l.choices = make([]legChoice, max(req.Choices, 1))
 	l.open = len(l.choices)
@@ -68,6 +76,12 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 			IncludeStop: isOn(q.Sampling.IncludeStopStr),
 			NoStopTrim:  isOn(q.Output.NoStopTrim),
 		})
+		if req.Parsed() {
+			l.choices[i].parser = req.Answer.New()
+		}
+	}
+	if req.Parsed() {
+		l.gather = func(p prepost.Piece) { l.pieces = append(l.pieces, p) }
 	}
 	return l
 }
@@ -176,6 +190,9 @@ func (l *leg) output(o *worker.Output) error {
 		// The engine goes on unless it stopped with the same output.
 		l.local = l.local || (res.Stopped && o.FinishReason == worker.FinishNone)
 	}
+	if c.parser != nil {
+		l.parse(c)
+	}
 	return l.sink.Delta(&l.delta)
 }
 
@@ -204,6 +221,9 @@ func (l *leg) end() error {
 		c.done = true
 		l.text = text
 		l.delta = Delta{Prompt: l.prompt, Choice: i, Instance: l.instance, Text: text, Finish: worker.FinishStop}
+		if c.parser != nil {
+			l.parse(c)
+		}
 		if err := l.sink.Delta(&l.delta); err != nil {
 			return err
 		}

@@ -4,7 +4,8 @@
 //   - modelcard: the files of a model, checked, and what they say;
 //   - chattmpl: chat templates;
 //   - tokenizer, executor: encoding on bounded pools, one per tokenizer;
-//   - detok, stopjail, chain: tokens of an answer back into text that a client may see.
+//   - detok, stopjail, chain: tokens of an answer back into text that a client may see;
+//   - reasonparse, toolparse, msgparse: that text taken apart into thoughts, content and tool calls.
 package prepost
 
 import (

@@ -19,6 +19,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
@@ -175,6 +176,34 @@ func TestTokenBudget(t *testing.T) {
 		if few > 110 {
 			t.Errorf("batches of %d: %.0f allocations a request", batch, few)
 		}
+	}
+}
+
+// TestParsedTokenBudget is the same for answers that go through both parsers: each gives its pieces as strings.
+func TestParsedTokenBudget(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	set := testkit.ByteModel("m")
+	set.ToolParser, set.ReasoningParser = "hermes", "qwen3"
+	log := slog.New(slog.DiscardHandler)
+	allocs := func(tokens int) float64 {
+		srv, err := server.New(server.Options{
+			Pipeline: pipeline.New(pipeline.Options{
+				Dispatcher: &steady{tokens: tokens, batch: 1}, Log: log, Answers: msgparse.Plan}),
+			Catalog: testkit.Models{"m": set}, Log: log,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := srv.Handler()
+		return testing.AllocsPerRun(200, func() {
+			h.ServeHTTP(&discard{http.Header{}}, request(t, strings.TrimSuffix(chatStream, "}")+
+				`,"tools":[{"type":"function","function":{"name":"f"}}]}`))
+		})
+	}
+	if each := (allocs(1064) - allocs(64)) / 1000; each > 2.01 {
+		t.Errorf("%.3f allocations a token", each)
 	}
 }
 

@@ -31,6 +31,7 @@ func (x *exchange) chat() error {
 	}
 	opts := x.options("chatcmpl-", &req.Common)
 	opts.Chat = true
+	opts.ReasoningField = x.s.opts.ReasoningField
 	opts.LogProbs = on(req.Logprobs)
 	if req.TopLogprobs != nil {
 		opts.TopLogProbs = int(*req.TopLogprobs)

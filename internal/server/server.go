@@ -67,6 +67,8 @@ type Options struct {
 	MetaPrefix    string        // headers that become request metadata; empty: x-dynamo-meta-
 	ForceUsage    bool          // streams end with a usage chunk, asked for or not
 
+	ReasoningField string // of messages, where thoughts go; empty: reasoning_content
+
 	Stream sse.Options // Open is the server's own
 
 	// MetaLimit bounds the headers that become metadata, in bytes; 0: 8 KiB.

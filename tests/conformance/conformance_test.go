@@ -4,7 +4,8 @@
 //
 // Sections of a transcript:
 //
-//	server      settings, as "key: value": errors (dynamo), strict, heartbeat, usage (forced), draining, body-limit
+//	server      settings, as "key: value": errors (dynamo), strict, heartbeat, usage (forced), draining, body-limit,
+//	            tool-parser, reasoning-parser, reasoning-field
 //	worker      a testkit.Script; or "refuse <kind>: <message>". "worker x" is for the prompt x of a batch
 //	request     method and path, headers, an empty line, the body
 //	client      leaves: a text; the client closes its connection once it has seen it
@@ -37,8 +38,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
@@ -174,13 +177,15 @@ func serve(t *testing.T, d router.Dispatcher, settings map[string]string) (*serv
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	opts := server.Options{
-		Pipeline: pipeline.New(pipeline.Options{Dispatcher: d, Log: log}),
-		Catalog:  testkit.Models{"m": testkit.ByteModel("m"), "cold": nil},
+		Pipeline: pipeline.New(pipeline.Options{Dispatcher: d, Log: log, Answers: msgparse.Plan}),
+		Catalog:  testkit.Models{"m": model(settings), "cold": nil},
 		Log:      log,
 		Now:      func() time.Time { return time.Unix(1700000000, 0) },
 
 		FlatErrors: settings["errors"] == "dynamo",
 		ForceUsage: settings["usage"] == "forced",
+
+		ReasoningField: settings["reasoning-field"],
 	}
 	opts.Decode.Strict = settings["strict"] == "true"
 	if v, ok := settings["heartbeat"]; ok {
@@ -215,6 +220,13 @@ func serve(t *testing.T, d router.Dispatcher, settings map[string]string) (*serv
 		srv.Drain()
 	}
 	return srv, ln.Addr().String()
+}
+
+// model is the model m, with the parsers of the settings.
+func model(settings map[string]string) *catalog.Set {
+	set := testkit.ByteModel("m")
+	set.ToolParser, set.ReasoningParser = settings["tool-parser"], settings["reasoning-parser"]
+	return set
 }
 
 // duration reads a setting; one that can't be read ends the test.
@@ -278,8 +290,8 @@ func receive(t *testing.T, c net.Conn, method, leaveAt, stopAt string, stop func
 	}
 }
 
-// ids are UUIDs, which are new in every run.
-var ids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+// ids are UUIDs and the ids of calls, which are new in every run.
+var ids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|call_[0-9a-f]{24}`)
 
 // written is a response as transcripts write it: without what differs from run to run, and with a line's end at the
 // end.

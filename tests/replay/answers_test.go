@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,7 +20,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
@@ -266,6 +270,10 @@ func (r *answerRun) play(t *testing.T, c *answerCase, model testkit.Models) any 
 		request[k] = v
 	}
 	request["model"] = "plain"
+	if request["tools"] != nil {
+		request["tools"] = json.RawMessage(parserFile(t, "toolparse/testdata/tools_schema.json"))
+	}
+	model = testkit.Models{"plain": withParsers(model["plain"], c.Model)}
 	if r.stream {
 		request["stream"] = true
 	} else {
@@ -297,6 +305,35 @@ func (r *answerRun) play(t *testing.T, c *answerCase, model testkit.Models) any 
 	return outcome(c, res.Code, answerEvents(t, res.Body.String()))
 }
 
+// withParsers is the set with the parsers of a recorded model: t. has a tool parser, r. a reasoning parser, p. both, and
+// o. a reasoning parser whose thought the prompt opens.
+func withParsers(set *catalog.Set, model string) *catalog.Set {
+	out := *set
+	switch family, parser, _ := strings.Cut(model, "."); family {
+	case "t":
+		out.ToolParser = parser
+	case "r":
+		out.ReasoningParser = parser
+	case "o":
+		out.ReasoningParser = parser
+		out.Renderer = opening{out.Renderer, (&parsedCase{Name: model, ReasoningParser: parser}).prompt()}
+	case "p":
+		out.ToolParser, out.ReasoningParser = bothParsers(parser)
+	}
+	return &out
+}
+
+// opening renders prompts with another end.
+type opening struct {
+	prepost.Renderer
+	end string
+}
+
+func (o opening) Render(ctx context.Context, in *prepost.ChatInput) (string, error) {
+	prompt, err := o.Renderer.Render(ctx, in)
+	return prompt + o.end, err
+}
+
 // withoutPauses drops the pauses a script makes for a recording.
 func withoutPauses(s testkit.Script) testkit.Script {
 	return slices.DeleteFunc(slices.Clone(s), func(step json.RawMessage) bool {
@@ -308,7 +345,7 @@ func postAnswer(t *testing.T, d router.Dispatcher, models testkit.Models, path s
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	srv, err := server.New(server.Options{
-		Pipeline: pipeline.New(pipeline.Options{Dispatcher: d, Log: log}), Catalog: models, FlatErrors: true, Log: log,
+		Pipeline: pipeline.New(pipeline.Options{Dispatcher: d, Log: log, Answers: msgparse.Plan}), Catalog: models, FlatErrors: true, Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -364,7 +401,6 @@ func rawItems(s testkit.Script) [][]byte {
 }
 
 // normal drops ids, times and nulls, and prompt counts that the worker didn't make: recorded prompts named a script.
-// Reasoning is text here: telling the two apart is not what these recordings are for.
 func normal(v any, counted bool) any {
 	switch v := v.(type) {
 	case []any:
@@ -383,8 +419,6 @@ func normal(v any, counted bool) any {
 				if !counted {
 					continue
 				}
-			case "reasoning_content":
-				k = "content"
 			case "content", "text":
 				if e == "" {
 					continue

@@ -79,12 +79,19 @@ func (m *mappingModels) loaded() bool { return m.tokenizer != nil }
 func (m *mappingModels) set(c *mappingCase) *catalog.Set {
 	card := &worker.Card{DisplayName: c.Model, ModelType: "Chat | Completions", ModelInput: "Tokens"}
 	family, parser, _ := strings.Cut(c.Model, ".")
-	card.RuntimeConfig.ToolCallParser = parser
 	if c.Model == "x.keep" {
 		keep := false
 		card.RuntimeConfig.ExcludeToolsWhenNone = &keep
 	}
 	set := &catalog.Set{Card: card, EOS: []uint32{151645, 151643}}
+	switch family {
+	case "t":
+		set.ToolParser = parser
+	case "p":
+		set.ToolParser, set.ReasoningParser = bothParsers(parser)
+	case "x":
+		set.ToolParser = "hermes"
+	}
 	switch {
 	case parser == "harmony" || parser == "gpt_oss":
 		set.EOS = []uint32{200002, 199999, 200012}
@@ -95,6 +102,19 @@ func (m *mappingModels) set(c *mappingCase) *catalog.Set {
 	text := &recordedText{c: c}
 	set.Renderer, set.Tokenizer = text, &notedTokenizer{Tokenizer: text}
 	return set
+}
+
+// bothParsers are the parsers of a recorded model that has two.
+func bothParsers(model string) (tools, reasoning string) {
+	switch model {
+	case "hermes_qwen3", "qwen3_coder_qwen3":
+		return strings.TrimSuffix(model, "_qwen3"), "qwen3"
+	case "gpt_oss":
+		return "harmony", model
+	case "kimi_k25":
+		return "kimi_k2", model
+	}
+	return model, model
 }
 
 // lastPrompt returns the text the set's tokenizer has encoded.
@@ -119,6 +139,11 @@ type recordedText struct {
 	prepost.Tokenizer
 	c *mappingCase
 }
+
+// TokenID knows the one token that mapping depends on.
+func (r *recordedText) TokenID(token string) (uint32, bool) { return 200012, token == "<|call|>" }
+
+func (r *recordedText) Decode([]uint32, bool) (string, error) { return "", nil }
 
 func (r *recordedText) Render(context.Context, *prepost.ChatInput) (string, error) {
 	return r.c.PromptText, nil

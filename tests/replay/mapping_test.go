@@ -21,6 +21,7 @@ import (
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/server/validate"
 )
 
@@ -88,7 +89,7 @@ func runMapping(t *testing.T, c *mappingCase, tools []json.RawMessage, models *m
 
 func prepareCase(t *testing.T, set *catalog.Set, c *mappingCase, body []byte) (*pipeline.Prepared, error) {
 	t.Helper()
-	p := pipeline.New(pipeline.Options{})
+	p := pipeline.New(pipeline.Options{Answers: msgparse.Plan})
 	meta := pipeline.Meta{RequestID: "7b6f0b0e-1111-4222-8333-444455556666"}
 	if v, ok := c.Headers["x-dynamo-request-priority"]; ok {
 		n := int32(mappingInt(t, v))

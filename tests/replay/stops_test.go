@@ -11,10 +11,6 @@ func TestStops(t *testing.T) {
 		switch {
 		case strings.HasPrefix(c.Name, "special/s."):
 			return "tokenizer with added special tokens"
-		case c.Request["tools"] != nil:
-			return "tool calls"
-		case c.Model != "plain":
-			return "reasoning"
 		}
 		return ""
 	})

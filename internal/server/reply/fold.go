@@ -18,7 +18,8 @@ type Fold struct {
 // folded is one whole choice.
 type folded struct {
 	seen     bool                // the worker has mentioned it
-	text     []byte              // UTF-8
+	text     []byte              // UTF-8; of a parsed answer the content alone
+	message  message             // of a parsed answer: what isn't content
 	logprobs logprobs            // of the whole choice, encoded as they came
 	finish   worker.FinishReason // empty: the answer broke off
 }
@@ -51,7 +52,7 @@ func (f *Fold) Delta(d *pipeline.Delta) error {
 	c.seen = true
 	f.count(d)
 	f.ext.add(d)
-	c.text = append(c.text, d.Text...)
+	c.text = c.message.add(append(c.text, d.Text...), d.Pieces)
 	f.addLogProbs(&c.logprobs, d, &f.choices[index])
 	if d.Finish != worker.FinishNone {
 		c.finish = d.Finish
@@ -112,8 +113,10 @@ func (f *Fold) chatChoice(dst []byte, c *folded, index int) []byte {
 	} else {
 		dst = appendString(dst, c.text)
 	}
-	dst = append(dst, `,"refusal":null,"role":"assistant"},"finish_reason":`...)
-	dst = append(dst, finishReason(c.finish)...)
+	dst = append(dst, `,"refusal":null,"role":"assistant"`...)
+	dst = append(c.message.append(dst, f.opts.reasoningField()), `},"finish_reason":`...)
+	f.choices[index].calls = len(c.message.calls)
+	dst = append(dst, f.choices[index].finishReason(c.finish)...)
 	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), &c.logprobs)
 	return append(dst, '}')
 }

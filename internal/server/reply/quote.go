@@ -17,10 +17,14 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD. The line separators U+0085, U+2028 and U+2029
-// are escaped: JSON allows them, but there are event-stream readers that split lines at them.
+// appendString appends s as a JSON string.
 func appendString[S []byte | string](dst []byte, s S) []byte {
-	dst = append(dst, '"')
+	return append(appendEscaped(append(dst, '"'), s), '"')
+}
+
+// appendEscaped appends what stands for s between the quotes of a JSON string. Invalid UTF-8 becomes U+FFFD. The line separators U+0085, U+2028 and U+2029
+// are escaped: JSON allows them, but there are event-stream readers that split lines at them.
+func appendEscaped[S []byte | string](dst []byte, s S) []byte {
 	// s[:start] has been copied; what needs no escape is copied in runs, not byte by byte.
 	start := 0
 	for i := 0; i < len(s); {
@@ -53,7 +57,7 @@ func appendString[S []byte | string](dst []byte, s S) []byte {
 		i += size
 		start = i
 	}
-	return append(append(dst, s[start:]...), '"')
+	return append(dst, s[start:]...)
 }
 
 // decodeRune decodes the character at s[i:], without turning one type into the other.

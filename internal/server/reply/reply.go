@@ -24,6 +24,8 @@ type Options struct {
 	TokensAsIDs bool // token_id:N in place of a token's text
 	SkipSpecial bool // special tokens have no text
 
+	ReasoningField string // where thoughts go; empty: reasoning_content
+
 	Fields    Fields    // extra fields in nvext
 	Received  time.Time // when the request came in, for the timing field
 	Notes     Notes     // annotations, in streams
@@ -39,6 +41,7 @@ type Notes struct {
 type choice struct {
 	begun  bool // has been in a chunk
 	offset int  // completions: characters before the next token, for text_offset
+	calls  int  // tool calls that have begun
 }
 
 // base is what Stream and Fold share.
@@ -53,9 +56,11 @@ type base struct {
 	prompt     []int // prompt tokens, for each prompt; the worker's own count replaces ours
 	completion int   // tokens of the answer, over all choices
 	cached     count // tokens of the prompt that a worker had cached
-	reasoning  count // tokens of the answer spent on reasoning
+	reasoning  count // tokens of the answer spent on reasoning, by the worker's count
+	thought    count // the same by our own
 
 	rawAnswer bool // the worker speaks the client's format
+	parsed    bool // the answer comes in pieces
 }
 
 // count is a sum that may be absent.
@@ -83,6 +88,8 @@ func (b *base) begin(p *pipeline.Prepared) {
 	if p.Set != nil { // the tokenizer stays alive as long as somebody holds it
 		b.tokenizer = p.Set.Tokenizer
 	}
+	b.parsed = p.Parsed()
+	b.thought.set = b.parsed && p.Answer.Reasoning
 	b.ext.begin(b.opts.Fields, b.opts.Received, p)
 }
 
@@ -92,6 +99,7 @@ func (b *base) index(d *pipeline.Delta) int { return d.Prompt*b.perPrompt + d.Ch
 // count accounts for d in the usage.
 func (b *base) count(d *pipeline.Delta) {
 	b.completion += d.Tokens
+	b.thought.n += d.Reasoning
 	u := d.Usage
 	if u == nil {
 		return
@@ -115,10 +123,18 @@ func (b *base) Usage() worker.Usage {
 	if b.cached.set {
 		u.CachedTokens = &b.cached.n
 	}
-	if b.reasoning.set {
-		u.ReasoningTokens = &b.reasoning.n
+	if r := b.reasoned(); r.set {
+		u.ReasoningTokens = &r.n
 	}
 	return u
+}
+
+// reasoned is how many tokens went into reasoning. A worker that counts them knows better.
+func (b *base) reasoned() count {
+	if b.reasoning.set {
+		return b.reasoning
+	}
+	return b.thought
 }
 
 // appendUsage appends the usage object.
@@ -137,9 +153,9 @@ func (b *base) appendUsage(dst []byte) []byte {
 		dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
 		dst = append(strconv.AppendInt(dst, int64(b.cached.n), 10), '}')
 	}
-	if b.reasoning.set {
+	if r := b.reasoned(); r.set {
 		dst = append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...)
-		dst = append(strconv.AppendInt(dst, int64(b.reasoning.n), 10), '}')
+		dst = append(strconv.AppendInt(dst, int64(r.n), 10), '}')
 	}
 	return append(dst, '}')
 }

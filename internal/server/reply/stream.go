@@ -124,6 +124,9 @@ func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
 	if !s.visible(d, c) {
 		return b
 	}
+	if s.parsed {
+		return s.parsedChunks(b, d, index)
+	}
 	first := !c.begun
 	if first {
 		c.begun, s.begun = true, true
@@ -140,6 +143,11 @@ func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
 	} else {
 		b = s.completionChoice(b, d, index)
 	}
+	return s.endChunk(b)
+}
+
+// endChunk appends what stands behind the choice.
+func (s *Stream) endChunk(b []byte) []byte {
 	b = append(b, s.tail...)
 	if s.opts.ContinuousUsage {
 		b = s.appendUsage(append(b, `,"usage":`...))
@@ -153,7 +161,7 @@ func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
 // visible reports whether d makes a chunk. A chat choice begins with its first output even when that holds no text
 // yet: its role is worth telling.
 func (s *Stream) visible(d *pipeline.Delta, c *choice) bool {
-	return len(d.Text) > 0 || d.Finish != worker.FinishNone || s.logprobs.n > 0 || (s.opts.Chat && !c.begun)
+	return len(d.Text) > 0 || len(d.Pieces) > 0 || d.Finish != worker.FinishNone || s.logprobs.n > 0 || (s.opts.Chat && !c.begun)
 }
 
 // chatChoice appends a choice with what d adds to its message.

@@ -1,0 +1,104 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/testkit"
+)
+
+// TestPrepareAnswer: what a request says of its answer reaches the plan, and the plan's needs the worker.
+func TestPrepareAnswer(t *testing.T) {
+	set := testkit.ByteModel("m")
+	set.ToolParser, set.ReasoningParser = "tp", "rp"
+	yes, no := true, false
+	tests := []struct {
+		name, body string
+		want       *prepost.AnswerRequest
+	}{
+		{"plain", `{}`, &prepost.AnswerRequest{Prompt: "user: hi\n"}},
+		{"switches", `{"chat_template_kwargs":{"enable_thinking":false,"x":1},"thinking":{"type":"enabled"},"reasoning_effort":"low"}`,
+			&prepost.AnswerRequest{Prompt: "user: hi\n", EnableThinking: &no, Thinking: &yes, ReasoningEffort: "low"}},
+		{"tools", `{"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"parallel_tool_calls":false}`,
+			&prepost.AnswerRequest{Prompt: "user: hi\n", OneCall: true,
+				Tools: []prepost.Function{{Name: "f", Parameters: json.RawMessage(`{"type":"object"}`)}}}},
+		{"named", `{"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}}`,
+			&prepost.AnswerRequest{Prompt: "user: hi\n", Choice: prepost.MustCallFunction, Function: "f", JSON: true,
+				Tools: []prepost.Function{{Name: "f"}}}},
+		{"response_format", `{"response_format":{"type":"json_object"}}`, &prepost.AnswerRequest{Prompt: "user: hi\n", JSON: true}},
+		{"tokens in place of text", `{"nvext":{"token_data":[60,62]}}`, &prepost.AnswerRequest{Prompt: "<>"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got *prepost.AnswerRequest
+			p := pipeline.New(pipeline.Options{Log: slog.New(slog.DiscardHandler),
+				Answers: func(q *prepost.AnswerRequest) *prepost.AnswerPlan {
+					got = q
+					return &prepost.AnswerPlan{WorkerKeepsSpecial: true, RequireReasoning: true, Reasoning: true, ThoughtIsOpen: true,
+						VisibleStops: []string{"<eos>", "nothing"}}
+				}})
+			q := preparedFor(t, p, set, tt.body)
+			tt.want.ToolParser, tt.want.ReasoningParser = "tp", "rp"
+			if !got.Special("<eos>") || got.Special("a") {
+				t.Error("special tokens aren't told from others")
+			}
+			got.Special = nil
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("- want, + got:\n%s", diff)
+			}
+			w := q.Requests[0]
+			if w.Output.SkipSpecialTokens == nil || *w.Output.SkipSpecialTokens || !w.RequireReasoning ||
+				!strings.Contains(string(w.ExtraArgs), `"reasoning_ended":false`) {
+				t.Errorf("the worker isn't told: %+v %s", w.Output, w.ExtraArgs)
+			}
+			if len(w.Stop.StopTokenIDsHidden) > 0 || len(w.Stop.StopTokenIDsVisible) != 1 || len(set.EOS) != 1 {
+				t.Errorf("stops %v, %v of %v", w.Stop.StopTokenIDsHidden, w.Stop.StopTokenIDsVisible, set.EOS)
+			}
+		})
+	}
+}
+
+// TestPrepareContinued: of an answer that goes on with a message, the message so far is looked at.
+func TestPrepareContinued(t *testing.T) {
+	set := testkit.ByteModel("m")
+	set.ReasoningParser = "rp"
+	var got *prepost.AnswerRequest
+	p := pipeline.New(pipeline.Options{Log: slog.New(slog.DiscardHandler),
+		Answers: func(q *prepost.AnswerRequest) *prepost.AnswerPlan { got = q; return nil }})
+	long := strings.Repeat("x", 2000)
+	preparedFor(t, p, set, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"<think>`+long+`"}],
+		"continue_final_message":true,"add_generation_prompt":false}`)
+	if !got.Continues || !strings.HasSuffix(got.Prompt, "<think>"+long+"\n") {
+		t.Errorf("%v %d bytes", got.Continues, len(got.Prompt))
+	}
+}
+
+// preparedFor prepares a chat request whose body is merged with a message.
+func preparedFor(t *testing.T, p *pipeline.Pipeline, set *catalog.Set, body string) *pipeline.Prepared {
+	t.Helper()
+	full := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": "hi"}}}
+	if err := json.Unmarshal([]byte(body), &full); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := openai.DecodeChat(raw, openai.DecodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.PrepareChat(t.Context(), set, pipeline.Meta{RequestID: "id"}, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
