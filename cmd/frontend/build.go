@@ -134,15 +134,19 @@ func (a *app) onClose(c closer) { a.closers = append(a.closers, c) }
 // run starts a part. It is stopped, and waited for, when its turn comes in close; a failure before that stops the
 // server. The name stands in the log when it fails.
 func (a *app) run(name string, f func(ctx context.Context) error) {
-	// Each part has a group of its own, so that it can be stopped in its turn; parts only watches it.
-	g := lifecycle.New(a.parts.Context())
+	// Each part has a group of its own, which no other part's end ends: they are stopped one by one, in close, and a
+	// failed part leaves the others to the streams that are still running. parts only watches.
+	g := lifecycle.New(context.WithoutCancel(a.parts.Context()))
 	a.onClose(func(context.Context) error { return g.Stop() })
 	g.Go(name, f)
 	// A part that ends by itself, without a failure, ends quietly; its cause is then the group's end.
 	a.parts.Go(name, func(ctx context.Context) error {
 		select {
 		case <-g.Context().Done():
-			return context.Cause(g.Context())
+			if err := context.Cause(g.Context()); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil // stopped in its turn
 		case <-ctx.Done():
 			return nil
 		}

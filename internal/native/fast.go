@@ -10,7 +10,6 @@ import "C"
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"unsafe"
 )
 
@@ -67,7 +66,9 @@ func (e *FastEncoder) Encode(text string, addSpecial bool) ([]uint32, error) {
 	if !C.portico_fast_encode(e.p, stringPtr(text), C.size_t(len(text)), C.bool(addSpecial), &ids, &count, &failure) {
 		return nil, fmt.Errorf("encode: %w", takeError(failure))
 	}
-	return slices.Clone(unsafe.Slice((*uint32)(ids), int(count))), nil // ids belong to the encoder
+	out := make([]uint32, int(count)) // ids belong to the encoder, and are null when there are none
+	copy(out, unsafe.Slice((*uint32)(ids), int(count)))
+	return out, nil
 }
 
 // Close frees the encoder. A second Close does nothing.

@@ -43,6 +43,8 @@ func (p *Pipeline) runBatch(ctx context.Context, req *Prepared, sink Sink) error
 	}
 	req.release()
 	return each(ctx, cancel, legs, func(i int) error {
+		// A worker is told of a stop here by its stream's end, and isn't to go on until the longest prompt has ended.
+		defer streams[i].Close()
 		if err := p.consume(ctx, req, legs[i], streams[i]); err != nil {
 			return err
 		}
@@ -58,11 +60,17 @@ func each(ctx context.Context, cancel func(), legs []*leg, f func(i int) error) 
 	var first error
 	for i := range legs {
 		group.Go("prompt "+strconv.Itoa(i), func(context.Context) error {
+			well := false
+			defer func() { // a panic ends the others too
+				if !well {
+					cancel() // the legs run under the caller's context, not the group's
+				}
+			}()
 			err := f(i)
 			if err != nil { // later failures are only the echo of the first: everything has been cancelled
 				once.Do(func() { first = err })
-				cancel() // the legs run under the caller's context, not the group's
 			}
+			well = err == nil
 			return err
 		})
 	}

@@ -86,7 +86,8 @@ pub unsafe extern "C" fn portico_fast_encode(
     });
     match found {
         Some(found) => {
-            ids.write(found.as_ptr());
+            // No ids have no address that a Go pointer may hold.
+            ids.write(if found.is_empty() { ptr::null() } else { found.as_ptr() });
             count.write(found.len());
             true
         }

@@ -35,7 +35,13 @@ pub struct Text {
     cap: usize,
 }
 
+/// Gives a text away. One without memory is null: the address that stands for it in Rust is none that a Go pointer may
+/// hold.
 fn put(out: *mut Text, text: String) {
+    if text.capacity() == 0 {
+        unsafe { *out = Text { data: std::ptr::null_mut(), len: 0, cap: 0 } }
+        return;
+    }
     let mut bytes = std::mem::ManuallyDrop::new(text.into_bytes());
     unsafe { *out = Text { data: bytes.as_mut_ptr(), len: bytes.len(), cap: bytes.capacity() } }
 }

@@ -18,7 +18,11 @@ pub struct Array<T> {
 }
 
 impl<T> Array<T> {
+    /// An array without memory is null: the address that stands for it in Rust is none that a Go pointer may hold.
     fn give(values: Vec<T>) -> Self {
+        if values.capacity() == 0 {
+            return Array { ptr: std::ptr::null_mut(), len: 0, cap: 0 };
+        }
         let mut values = std::mem::ManuallyDrop::new(values);
         Array { ptr: values.as_mut_ptr(), len: values.len(), cap: values.capacity() }
     }

@@ -141,3 +141,20 @@ func FuzzJail(f *testing.F) {
 		}
 	})
 }
+
+// TestLongStopsAreCheap: strings come from clients, so that a byte of text must not cost more for a longer one.
+func TestLongStopsAreCheap(t *testing.T) {
+	long := strings.Repeat("a", 64<<10)
+	stops := make([]string, 32)
+	for i := range stops {
+		stops[i] = long[:len(long)/32-i-1] + "b"
+	}
+	j := stopjail.New(stops, nil)
+	var out []byte
+	for range 10_000 { // every byte agrees with the beginning of all of them
+		out, _ = j.Push(out[:0], []byte("aaaa"))
+	}
+	if allocs := testing.AllocsPerRun(100, func() { out, _ = j.Push(out[:0], []byte("aaaa")) }); allocs > 0 {
+		t.Errorf("%v allocations for a piece of text", allocs)
+	}
+}

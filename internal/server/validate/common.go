@@ -61,8 +61,8 @@ func lengths(c *openai.Common, opts Options) error {
 	return within("min_tokens", c.MinTokens, 0, maxTokens)
 }
 
-// stops checks the stop strings. An empty one would end every answer at once. Nothing bounds their length: the body is
-// bounded, and a long one only matches less.
+// stops checks the stop strings. An empty one would end every answer at once, and their search takes memory for each
+// byte of them and each choice.
 func stops(c *openai.Common, opts Options) error {
 	if c.Stop == nil {
 		return nil // not given, which isn't the same as an empty list
@@ -74,10 +74,15 @@ func stops(c *openai.Common, opts Options) error {
 	if len(c.Stop) > opts.MaxStops {
 		return refuse("stop", "`stop` must hold at most %d strings, not %d", opts.MaxStops, len(c.Stop))
 	}
+	size := 0
 	for i, s := range c.Stop {
 		if s == "" {
 			return refuse("stop["+strconv.Itoa(i)+"]", "`stop` must not hold an empty string")
 		}
+		size += len(s)
+	}
+	if size > opts.MaxStopBytes {
+		return refuse("stop", "`stop` must hold at most %d bytes in all, not %d", opts.MaxStopBytes, size)
 	}
 	return nil
 }

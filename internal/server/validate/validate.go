@@ -21,7 +21,8 @@ type Options struct {
 	// sequence of its own to it. 128.
 	MaxChoices int
 	// MaxStops bounds the stop strings, each of which is looked for in every piece of text. 32.
-	MaxStops int
+	MaxStops     int
+	MaxStopBytes int // of all stop strings together; 65536
 	// MaxTools and MaxToolName bound the tools and the bytes of a function's name. 1536 and 128.
 	MaxTools, MaxToolName int
 	// MaxTopLogprobs bounds the alternatives for each token of an answer or a prompt: engines keep that many rows of
@@ -41,7 +42,7 @@ func (o Options) withDefaults() Options {
 		limit *int
 		value int
 	}{
-		{&o.MaxChoices, 128}, {&o.MaxStops, 32}, {&o.MaxTools, 1536}, {&o.MaxToolName, 128},
+		{&o.MaxChoices, 128}, {&o.MaxStops, 32}, {&o.MaxStopBytes, 64 << 10}, {&o.MaxTools, 1536}, {&o.MaxToolName, 128},
 		{&o.MaxTopLogprobs, 20}, {&o.MaxLogitBias, 16384}, {&o.MaxMessages, 65536}, {&o.MaxOutput, 1 << 20},
 	} {
 		if *d.limit <= 0 {

@@ -106,6 +106,7 @@ func TestChat(t *testing.T) {
 		// Stop strings.
 		{`"stop":"x"`, ""}, {`"stop":[]`, "stop"}, {`"stop":""`, "stop[0]"}, {`"stop":["a",""]`, "stop[1]"},
 		{`"stop":[` + many(32, `"a"`) + `]`, ""}, {`"stop":[` + many(33, `"a"`) + `]`, "stop"},
+		{`"stop":"` + strings.Repeat("a", 65536) + `"`, ""}, {`"stop":["a","` + strings.Repeat("a", 65536) + `"]`, "stop"},
 		// logit_bias.
 		{`"logit_bias":{"5":-100,"6":100}`, ""}, {`"logit_bias":{"x":1}`, "logit_bias"}, {`"logit_bias":{"5":101}`, "logit_bias.5"},
 		{`"logit_bias":{"4294967296":1}`, "logit_bias"}, {`"logit_bias":{"-1":1}`, "logit_bias"}, {`"logit_bias":{"5":"1"}`, "logit_bias.5"},
