@@ -195,3 +195,36 @@ func TestMessagesAreText(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadBody checks that a client gets no connection for a body that it promises, and nobody reads.
+func TestUnreadBody(t *testing.T) {
+	s := start(t, testkit.Play(hello), func(o *server.Options) { o.BodyTimeout = 200 * time.Millisecond })
+	for _, request := range []string{
+		"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 100000\r\n",
+		"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n",
+		"POST /nowhere HTTP/1.1\r\nContent-Length: 100000\r\n",
+		"GET /v1/models HTTP/1.1\r\nContent-Length: 100000\r\n",
+	} {
+		c := s.dial(t)
+		begin := time.Now()
+		fmt.Fprint(c, request+"Host: x\r\n\r\n")
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("%q: %q, %v after %v", request, line, err, took)
+		}
+	}
+}
+
+// TestBodyTimeoutEnds checks that the time for a body is no bound for its answer, and that a connection can be used
+// longer than that.
+func TestBodyTimeoutEnds(t *testing.T) {
+	d := testkit.Play(testkit.Items(`[{"token_ids":[65]},{"_sleep":0.4},{"token_ids":[66],"finish_reason":"stop"}]`))
+	s := start(t, d, func(o *server.Options) { o.BodyTimeout = 200 * time.Millisecond })
+	for range 2 {
+		res, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatStream)
+		if res.StatusCode != http.StatusOK || !strings.HasSuffix(body, "data: [DONE]\n\n") || strings.Contains(body, "error") {
+			t.Errorf("%d %s", res.StatusCode, body)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+}

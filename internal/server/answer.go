@@ -70,11 +70,24 @@ var (
 func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
 	// From here until Abandon or Close the writer owns the response.
 	out := sse.NewWriter(x.w, x.r, x.s.opts.Stream)
-	defer func() { // also when a panic comes by
-		x.answered = x.answered || !out.Abandon()
-		out.Close()
-	}()
+	defer out.Close()
 	stream := reply.NewStream(out, o)
+	returned := false
+	defer func() { // also when a panic comes by
+		begun := !out.Abandon()
+		x.answered = x.answered || begun
+		// A stream that just ended would look like a whole answer.
+		if begun && !returned {
+			_ = stream.Fail(x.s.errors.appendEvent(nil, errPanic)) // the panic is what is reported
+		}
+	}()
+	err := x.runStream(out, stream, p)
+	returned = true
+	return err
+}
+
+// runStream is answerStream without what comes after every end.
+func (x *exchange) runStream(out *sse.Writer, stream *reply.Stream, p *pipeline.Prepared) error {
 	sink := observed{sink: stream, x: x}
 	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
 	// Also of a stream that broke off: the tokens were generated.

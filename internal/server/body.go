@@ -43,15 +43,23 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 		return nil, fault.New(fault.UnsupportedMedia, "Content-Encoding %s is not supported; send the body as it is",
 			clip(e, 64))
 	}
-	// One deadline for the whole body, so that a trickle of bytes can't hold a connection.
-	ctl := http.NewResponseController(w)
-	_ = ctl.SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) // not every ResponseWriter has one
-	body, err := s.readAll(r)
+	body, err := s.readAll(r) // before the deadline of limitBody
 	if err != nil {
 		return nil, err
 	}
-	_ = ctl.SetReadDeadline(time.Time{}) // from now on a read only watches for the client's leaving
+	// From now on a read only watches for the client's leaving.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+// limitBody sets one deadline for the whole body, so that a trickle of bytes can't hold a connection. It is there
+// whether the handler reads the body or not: net/http takes in what was left unread before it sends an answer, and
+// would wait for ever. The end of the body or of the request clears it.
+func (s *Server) limitBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) // not every ResponseWriter has one
 }
 
 // readAll reads a body that may be as long as it claims, or a chunked one of unknown length.

@@ -35,6 +35,9 @@ type exchange struct {
 // errNotReady refuses requests while draining. A second is long enough for a load balancer to look elsewhere.
 var errNotReady = &fault.Error{Kind: fault.Unavailable, Message: "Service is not ready", RetryAfter: time.Second}
 
+// errPanic is all that a client learns of a panic.
+var errPanic = fault.New(fault.Internal, "Internal server error")
+
 // inference wraps an inference handler with what all of them share.
 func (s *Server) inference(e endpoint, handle func(*exchange) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -142,7 +145,7 @@ func (x *exchange) end() {
 		x.s.opts.Log.Error("panic while handling a request",
 			"request_id", x.meta.RequestID, "panic", p, "stack", string(debug.Stack()))
 		// The stack is logged; the client learns nothing of it.
-		x.fail(fault.New(fault.Internal, "Internal server error"))
+		x.fail(errPanic)
 	}
 	if x.model == nil { // refused before its model was known
 		x.known(unknownModel, x.stream)
@@ -164,7 +167,8 @@ func (x *exchange) end() {
 	x.endSpan(a)
 }
 
-// around logs every request at debug level, and turns a panic of the lesser handlers into a 500.
+// around bounds the time for a request's body, logs every request at debug level, and turns a panic of the lesser
+// handlers into a 500.
 func (s *Server) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Inference handlers catch their own panics earlier, in end, where they are accounted for.
@@ -175,8 +179,9 @@ func (s *Server) around(next http.Handler) http.Handler {
 			}
 			s.metrics.panics.Inc()
 			s.opts.Log.Error("panic while handling a request", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-			s.errors.write(w, fault.New(fault.Internal, "Internal server error"))
+			s.errors.write(w, errPanic)
 		}()
+		s.limitBody(w, r)
 		// A line for every request costs a write, a good part of a whole request: it is for looking closer only.
 		if !s.opts.Log.Enabled(r.Context(), slog.LevelDebug) {
 			next.ServeHTTP(w, r)

@@ -199,7 +199,8 @@ func (m *metrics) done(x *exchange, a answerTo) {
 	// Failures are rare enough to look their labels up.
 	m.requests.WithLabelValues(x.model.name, x.endpoint.String(), requestTypes[kind], "error", a.label).Inc()
 	m.failures.WithLabelValues(a.class, a.cause).Inc()
-	if x.failure.Kind == fault.Cancelled {
+	// A worker that cancels by itself leaves a client that is still there.
+	if x.failure.Kind == fault.Cancelled && x.failure.Origin == fault.FromRequest {
 		m.disconnected.Inc()
 	}
 }

@@ -93,7 +93,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		_ = hs.Close()
 	})
 	defer stop()
-	if err := hs.Serve(sse.Listener{Listener: ln}); !errors.Is(err, http.ErrServerClosed) {
+	corked := sse.Listener{Listener: ln, WriteTimeout: s.opts.Stream.WriteTimeout}
+	if err := hs.Serve(corked); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil

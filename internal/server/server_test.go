@@ -327,11 +327,12 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestPanicInStream checks that a panic after the first byte adds nothing to the stream: it just ends.
+// TestPanicInStream checks that a panic after the first byte doesn't pass for the end of a whole answer.
 func TestPanicInStream(t *testing.T) {
 	s := start(t, panicking{}, nil)
 	res, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatStream)
-	if ev := events(t, body); res.StatusCode != 200 || len(ev) != 1 || !strings.Contains(ev[0].Data, `"content":"a"`) {
+	if ev := events(t, body); res.StatusCode != 200 || len(ev) != 3 || !strings.Contains(ev[0].Data, `"content":"a"`) ||
+		!strings.HasPrefix(ev[1].Data, `{"error":{"message":"Internal server error"`) || ev[2].Data != "[DONE]" {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	if got := s.metric(t, `dynamo_frontend_http_panics_total`); got != "1" {
@@ -421,5 +422,17 @@ func TestWithoutSocket(t *testing.T) {
 	srv.Handler().ServeHTTP(res, req)
 	if err := testkit.Lint(res.Body.Bytes(), testkit.LintOptions{Chat: true}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWorkerCancels checks that a worker that cancels a request by itself doesn't count as a client that left.
+func TestWorkerCancels(t *testing.T) {
+	s := start(t, testkit.Play(testkit.Items(`[{"_dynamo_annotated":true,"event":"error","error":{"error_type":{"Backend":"Cancelled"},`+
+		`"class":"Cancelled","reason":"backend.cancelled","message":"m"}}]`)), nil)
+	if res, body := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody); res.StatusCode != 499 {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+	if got := s.metric(t, "dynamo_frontend_disconnected_clients"); got != "0" {
+		t.Errorf("disconnected clients: %q", got)
 	}
 }

@@ -3,6 +3,7 @@ package reply
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -85,9 +86,11 @@ func (b *base) token(id uint32) tokenText {
 		return tokenText{}
 	}
 	t := tokenText{text: text}
-	// A token that holds a part of a character has no text of its own, but it has bytes.
-	if tb, ok := b.tokenizer.(tokenBytes); ok && text == "\ufffd" {
-		t.bytes, _ = tb.TokenBytes(id)
+	// A part of a character has no text of its own, but it has bytes; whole ones may stand before or behind it.
+	if tb, ok := b.tokenizer.(tokenBytes); ok && strings.Contains(text, "\ufffd") {
+		if own, ok := tb.TokenBytes(id); ok && len(own) > 0 {
+			t.bytes = own
+		}
 	}
 	return t
 }
@@ -179,7 +182,7 @@ func (b *base) completionEntry(l *logprobs, at *position, c *choice) {
 	l.values = appendKnown(l.values, at.value, at.known)
 	// Offsets count characters (code points) of the answer's text, through all chunks of the choice.
 	l.offsets = strconv.AppendInt(l.offsets, int64(c.offset), 10)
-	c.offset += at.text.characters()
+	c.count(at.text)
 
 	if len(at.top) == 0 {
 		l.tops = append(l.tops, "null"...)
@@ -206,18 +209,33 @@ func (b *base) completionEntry(l *logprobs, at *position, c *choice) {
 	l.tops = append(l.tops, '}')
 }
 
-// characters counts the characters that begin in the token.
-func (t tokenText) characters() int {
+// count moves the offset past t. A character counts where it begins, whichever token it ends in.
+func (c *choice) count(t tokenText) {
 	if t.bytes == nil {
-		return utf8.RuneCountInString(t.text)
+		// A skipped token has no text, and parts no character.
+		if n := utf8.RuneCountInString(t.text); n > 0 {
+			c.offset += n
+			c.unfinished = 0
+		}
+		return
 	}
-	n := 0
-	for _, c := range t.bytes {
-		if c&0xc0 != 0x80 { // not a continuation byte
-			n++
+	for _, b := range t.bytes {
+		if b&0xc0 == 0x80 && c.unfinished > 0 { // goes on with the character
+			c.unfinished--
+			continue
+		}
+		c.offset++ // also for a byte that belongs nowhere: the answer has a replacement character in its place
+		switch {
+		case b >= 0xf0:
+			c.unfinished = 3
+		case b >= 0xe0:
+			c.unfinished = 2
+		case b >= 0xc0:
+			c.unfinished = 1
+		default:
+			c.unfinished = 0
 		}
 	}
-	return n
 }
 
 // appendLogProbs appends the logprobs value of a choice.

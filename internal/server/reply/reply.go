@@ -42,6 +42,9 @@ type choice struct {
 	begun  bool // has been in a chunk
 	offset int  // completions: characters before the next token, for text_offset
 	calls  int  // tool calls that have begun
+
+	unfinished int // completions: bytes that the last character counted in offset still lacks
+	reasoning  int // tokens by the worker's last report
 }
 
 // base is what Stream and Fold share.
@@ -54,6 +57,7 @@ type base struct {
 	ext       nvext             // extra fields
 
 	prompt     []int // prompt tokens, for each prompt; the worker's own count replaces ours
+	hits       []int // cached tokens by the worker's last report, for each prompt
 	completion int   // tokens of the answer, over all choices
 	cached     count // tokens of the prompt that a worker had cached
 	reasoning  count // tokens of the answer spent on reasoning, by the worker's count
@@ -69,10 +73,11 @@ type count struct {
 	set bool // somebody reported a number, if only 0
 }
 
-// add counts a worker's report; nil reports nothing.
-func (c *count) add(n *int) {
+// replace counts a worker's report in place of last, the one before it: reports are running totals. Nil reports nothing.
+func (c *count) replace(last, n *int) {
 	if n != nil {
-		c.n, c.set = c.n+*n, true
+		c.n, c.set = c.n+*n-*last, true
+		*last = *n
 	}
 }
 
@@ -82,6 +87,7 @@ func (b *base) begin(p *pipeline.Prepared) {
 	// A request for a worker that takes text has no requests of its own, and one place that its counts go to.
 	b.choices = make([]choice, b.perPrompt*max(len(p.Requests), 1))
 	b.prompt = make([]int, max(len(p.Requests), 1))
+	b.hits = make([]int, len(b.prompt))
 	for i, q := range p.Requests {
 		b.prompt[i] = len(q.TokenIDs)
 	}
@@ -109,8 +115,8 @@ func (b *base) count(d *pipeline.Delta) {
 	if u.PromptTokens > 0 {
 		b.prompt[d.Prompt] = u.PromptTokens
 	}
-	b.cached.add(u.CachedTokens)
-	b.reasoning.add(u.ReasoningTokens)
+	b.cached.replace(&b.hits[d.Prompt], u.CachedTokens)
+	b.reasoning.replace(&b.choices[b.index(d)].reasoning, u.ReasoningTokens)
 }
 
 // Usage returns the tokens counted so far.

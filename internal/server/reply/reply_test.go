@@ -267,3 +267,66 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// TestReportsAreTotals checks that a worker that reports more than once is not counted twice, and that reports of
+// several prompts and choices add up.
+func TestReportsAreTotals(t *testing.T) {
+	report := func(cached, reasoning int) *worker.Usage {
+		return &worker.Usage{CachedTokens: n(cached), ReasoningTokens: n(reasoning)}
+	}
+	f := reply.NewFold(options(false))
+	if err := f.Start(prepared(2, "hi", "you")); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []pipeline.Delta{
+		{Tokens: 1, Usage: report(16, 1)},
+		{Tokens: 1, Usage: report(16, 3)},
+		{Choice: 1, Tokens: 1, Usage: report(16, 5)},
+		{Prompt: 1, Tokens: 1, Usage: report(32, 7)},
+		{Prompt: 1, Tokens: 1, Usage: &worker.Usage{}},
+	} {
+		if err := f.Delta(&d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if u := f.Usage(); *u.CachedTokens != 16+32 || *u.ReasoningTokens != 3+5+7 {
+		t.Errorf("%d cached, %d of reasoning", *u.CachedTokens, *u.ReasoningTokens)
+	}
+}
+
+// pairs is a vocabulary whose tokens are two bytes each, which may belong to different characters.
+type pairs struct{ testkit.Bytes }
+
+func (pairs) TokenBytes(id uint32) ([]byte, bool) { return []byte{byte(id >> 8), byte(id)}, true }
+
+func (p pairs) Decode(ids []uint32, _ bool) (string, error) {
+	var b []byte
+	for _, id := range ids {
+		own, _ := p.TokenBytes(id)
+		b = append(b, own...)
+	}
+	return strings.ToValidUTF8(string(b), "\ufffd"), nil
+}
+
+// TestTokensBetweenCharacters checks tokens that hold a part of a character beside a whole one.
+func TestTokensBetweenCharacters(t *testing.T) {
+	p := prepared(1, "hi")
+	set := *p.Set
+	set.Tokenizer = pairs{}
+	p.Set = &set
+	deltas := []pipeline.Delta{{
+		// "a€b" and "€", and a byte that belongs nowhere.
+		Text: []byte("a€b€\ufffd!"), Tokens: 5, TokenIDs: []uint32{0x61e2, 0x82ac, 0x62e2, 0x82ac, 0x8021},
+		LogProbs: []float64{-1, -1, -1, -1, -1}, Finish: worker.FinishStop,
+	}}
+	o := options(false)
+	o.LogProbs = true
+	if got := fold(t, o, p, deltas...); !strings.Contains(got, `"text_offset":[0,2,2,4,4]`) {
+		t.Error(got)
+	}
+	o = options(true)
+	o.LogProbs = true
+	if got := fold(t, o, p, deltas...); !strings.Contains(got, `"bytes":[97,226]`) || !strings.Contains(got, `"bytes":[130,172]`) {
+		t.Error(got)
+	}
+}

@@ -14,7 +14,7 @@ const maxKept = 64 << 10
 // corkBuffers holds buffers for the time of one Cork: an idle stream has none.
 var corkBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 8<<10); return &b }}
 
-// lastWrite bounds what Close sends of gathered bytes.
+// lastWrite bounds what Close sends of gathered bytes when there is no write time-out.
 const lastWrite = time.Second
 
 // Conn is a connection that can gather what net/http writes in several pieces (headers, chunk head, data, chunk tail)
@@ -23,8 +23,9 @@ const lastWrite = time.Second
 // It is used like a net.Conn: one writer at a time, while anybody may close it.
 type Conn struct {
 	net.Conn
-	mu  sync.Mutex
-	buf *[]byte // guarded by mu; non-nil while corked
+	timeout time.Duration // for the last piece of an answer; 0: none
+	mu      sync.Mutex
+	buf     *[]byte // guarded by mu; non-nil while corked
 }
 
 // Cork makes following writes gather.
@@ -73,9 +74,44 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// finishLocked sends what was gathered within the time-out. The deadline of the answer's writer is gone by now: net/http
+// clears it before it gives the connection back.
+func (c *Conn) finishLocked(timeout time.Duration) error {
+	if c.buf == nil {
+		return nil
+	}
+	if timeout <= 0 {
+		return c.uncorkLocked()
+	}
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(timeout))
+	err := c.uncorkLocked()
+	_ = c.Conn.SetWriteDeadline(time.Time{})
+	return err
+}
+
+// finish ends an answer on a connection that is kept. One that got only a part of it can't be used for another.
+func (c *Conn) finish() {
+	c.mu.Lock()
+	err := c.finishLocked(c.timeout)
+	c.mu.Unlock()
+	if err != nil {
+		_ = c.Conn.Close()
+	}
+}
+
+// closing is how long a client has to take the last piece before its connection is closed.
+func (c *Conn) closing() time.Duration {
+	if c.timeout > 0 {
+		return c.timeout
+	}
+	return lastWrite
+}
+
 // CloseWrite sends what was gathered and closes the writing side, where the connection can do that.
 func (c *Conn) CloseWrite() error {
-	err := c.Uncork()
+	c.mu.Lock()
+	err := c.finishLocked(c.closing())
+	c.mu.Unlock()
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
@@ -85,17 +121,19 @@ func (c *Conn) CloseWrite() error {
 // Close sends what was gathered and closes the connection. A write in progress is broken off, not waited for.
 func (c *Conn) Close() error {
 	if c.mu.TryLock() {
-		if c.buf != nil {
-			_ = c.Conn.SetWriteDeadline(time.Now().Add(lastWrite))
-			_ = c.uncorkLocked() // the peer may be gone; closing is what counts
-		}
+		_ = c.finishLocked(c.closing()) // the peer may be gone; closing is what counts
 		c.mu.Unlock()
 	}
 	return c.Conn.Close()
 }
 
 // Listener makes every accepted connection a *Conn.
-type Listener struct{ net.Listener }
+type Listener struct {
+	net.Listener
+	// WriteTimeout is how long a client may take for the last piece of an answer, which leaves after the answer's
+	// writer is done. 0: for ever, or a second when the connection is to be closed.
+	WriteTimeout time.Duration
+}
 
 // Accept waits for the next connection.
 func (l Listener) Accept() (net.Conn, error) {
@@ -103,7 +141,7 @@ func (l Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{Conn: c}, nil
+	return &Conn{Conn: c, timeout: l.WriteTimeout}, nil
 }
 
 // connKey is where a request's context holds its *Conn.
@@ -124,7 +162,7 @@ func Install(srv *http.Server) {
 			return
 		}
 		if conn := unwrap(c); conn != nil {
-			_ = conn.Uncork() // a failure shows on the next read
+			conn.finish()
 		}
 	}
 }

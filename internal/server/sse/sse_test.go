@@ -56,6 +56,12 @@ func (l countedListener) Accept() (net.Conn, error) {
 // serve runs h behind a corked listener and returns the address and the connections.
 func serve(t *testing.T, h http.HandlerFunc) (string, chan *counted) {
 	t.Helper()
+	return serveWithin(t, h, 0)
+}
+
+// serveWithin is serve with a time-out for the last piece of an answer.
+func serveWithin(t *testing.T, h http.HandlerFunc, timeout time.Duration) (string, chan *counted) {
+	t.Helper()
 	testkit.NoLeaks(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -67,7 +73,7 @@ func serve(t *testing.T, h http.HandlerFunc) (string, chan *counted) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = srv.Serve(sse.Listener{Listener: countedListener{ln, conns}})
+		_ = srv.Serve(sse.Listener{Listener: countedListener{ln, conns}, WriteTimeout: timeout})
 	}()
 	t.Cleanup(func() { _ = srv.Close(); <-done })
 	return ln.Addr().String(), conns
@@ -307,5 +313,50 @@ func TestSlowClient(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("still writing")
+	}
+}
+
+// TestLastPiece checks that a client has the write time-out for the last piece, too, which leaves after the handler:
+// whether the connection is kept or not, no more than that and no less.
+func TestLastPiece(t *testing.T) {
+	const size = 32 << 20 // more than the sockets hold
+	for _, tt := range []struct {
+		name, headers  string
+		timeout, pause time.Duration
+		whole          bool
+	}{
+		{"kept, too slow", "", 100 * time.Millisecond, 700 * time.Millisecond, false},
+		{"closed, too slow", "Connection: close\r\n", 100 * time.Millisecond, 700 * time.Millisecond, false},
+		{"kept, in time", "", 10 * time.Second, 1300 * time.Millisecond, true},
+		{"closed, in time", "Connection: close\r\n", 10 * time.Second, 1300 * time.Millisecond, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			addr, _ := serveWithin(t, func(w http.ResponseWriter, r *http.Request) {
+				s := sse.NewWriter(w, r, sse.Options{WriteTimeout: tt.timeout})
+				defer s.Close()
+				put(s, "data: "+strings.Repeat("x", size)+"\n\n")
+				_ = s.Finish()
+			}, tt.timeout)
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", tt.headers)
+			time.Sleep(tt.pause)
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			n, err := io.Copy(io.Discard, res.Body)
+			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+				t.Error("the connection is held for ever")
+			}
+			if whole := err == nil && n > size; whole != tt.whole {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		})
 	}
 }
