@@ -208,7 +208,8 @@ func (f *follower) judge(m *worker.ModelRecord) *record {
 
 // enlist takes those of the records that have the group's card, and counts whose instance is there.
 func (f *follower) enlist(g *group, list []*record, instances []*worker.Instance) {
-	g.members, g.waiting, g.legacy = g.members[:0:0], 0, false
+	before := g.members
+	g.members, g.waiting, g.legacy = nil, 0, false
 	live := map[uint64]struct{}{}
 	for _, r := range list {
 		if r.id != g.id {
@@ -225,6 +226,7 @@ func (f *follower) enlist(g *group, list []*record, instances []*worker.Instance
 			live[r.rec.InstanceID] = struct{}{}
 		}
 	}
+	g.greet(before)
 	g.live = len(live)
 	// Stored only when it differs; sets made long ago see the change at once, for they share the pointer.
 	if !maps.Equal(*g.workers.Load(), live) {
@@ -420,6 +422,10 @@ func (f *follower) finish(r result) {
 		}
 		g.attempt++
 		g.phase, g.retryAt = failed, time.Now().Add(backoff(g.attempt))
+		// A member that came while this load was under way hasn't been asked yet.
+		if g.fresh != nil {
+			g.retryAt = time.Now()
+		}
 		f.failures.Add(1)
 		f.opts.Log.Error("model can't be loaded, trying again", "model", g.key.name, "endpoint", g.key.endpoint.String(),
 			"attempt", g.attempt, "error", r.err)

@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,7 @@ type group struct {
 	cancel  context.CancelFunc // of the load under way
 	attempt int                // failed loads in a row
 	retryAt time.Time          // only when failed
+	fresh   *record            // a member that came after a load had begun, to be asked first; nil: none
 	gone    bool               // retired: results of its load are thrown away
 }
 
@@ -112,8 +114,37 @@ func backoff(n int) time.Duration {
 }
 
 // source returns the record to load from. Workers on different machines name the same files by different paths, so that
-// each attempt asks the next one.
-func (g *group) source() *worker.ModelRecord { return g.members[g.attempt%len(g.members)].rec }
+// each attempt asks the next one, but first a member that came meanwhile: it may well be the one that mends things.
+func (g *group) source() *worker.ModelRecord {
+	r := g.fresh
+	g.fresh = nil
+	if r != nil && slices.Contains(g.members, r) {
+		return r.rec
+	}
+	return g.members[g.attempt%len(g.members)].rec
+}
+
+// greet looks for a member that was not among before. While the group fails to load, it ends the wait.
+func (g *group) greet(before []*record) {
+	// What has not begun asks the first member, and what is loaded asks nobody.
+	if g.phase != failed && g.phase != loading && (g.phase != queued || g.attempt == 0) {
+		return
+	}
+	known := make(map[*record]struct{}, len(before))
+	for _, r := range before {
+		known[r] = struct{}{}
+	}
+	for _, r := range g.members {
+		if _, ok := known[r]; ok {
+			continue
+		}
+		g.fresh = r
+		if g.phase == failed {
+			g.retryAt = time.Now()
+		}
+		return
+	}
+}
 
 // makeSet makes the group servable with t, which is nil for workers that take text.
 func (g *group) makeSet(t *text) {

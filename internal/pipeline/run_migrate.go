@@ -96,14 +96,17 @@ func (m *move) tooLong() bool {
 	return m.bound > 0 && len(m.request.TokenIDs)+len(m.generated) > m.bound
 }
 
-// failed notes an instance that Dispatch tried in vain. One at capacity may have room when the request comes by again.
+// failed notes an instance that Dispatch tried in vain. One at capacity may have room when the request comes by again,
+// and one whose plane was down is as good as before.
 func (m *move) failed(instanceID uint64, err error) {
 	m.refused++
 	if fault.KindOf(err) == fault.Overloaded {
 		return
 	}
 	m.full = false
-	m.excluded = append(m.excluded, instanceID)
+	if !errors.Is(err, router.ErrPlaneDown) {
+		m.excluded = append(m.excluded, instanceID)
+	}
 }
 
 // maxKept bounds the settings of a request that are held while its answer is under way. Beyond it are media that came

@@ -198,7 +198,8 @@ func (d *Dispatcher) blame(in *instance, err error) bool {
 		in.setAside(&in.overloaded, d.now()+d.opts.OverloadedFor)
 		return true
 	case f.Origin == fault.FromTransport:
-		if !errors.Is(err, errBeginning) {
+		// Without its plane no worker can be reached: setting them aside would make a blip last for all of QuarantineFor.
+		if !errors.Is(err, errBeginning) && !errors.Is(err, router.ErrPlaneDown) {
 			d.quarantine(in, f)
 		}
 		return true
@@ -214,7 +215,11 @@ func (d *Dispatcher) quarantine(in *instance, why error) {
 	if d.opts.QuarantineFor <= 0 {
 		return
 	}
-	in.setAside(&in.quarantined, d.now()+d.opts.QuarantineFor)
+	now := d.now()
+	// All streams of a worker break off with it: the first tells of it, the others only put off the end.
+	if before := in.quarantined.Swap(int64(now + d.opts.QuarantineFor)); before > int64(now) {
+		return
+	}
 	d.metrics.quarantines.Inc()
 	d.opts.Log.Warn("worker left aside", "endpoint", in.record.ID().String(), "worker", in.record.Hex(),
 		"for", d.opts.QuarantineFor, "error", why)

@@ -214,23 +214,28 @@ func (w *watch) scanEntry(b *bucketDir, e fs.DirEntry, now time.Time, present ma
 	if !ok && !temp || !e.Type().IsRegular() {
 		return
 	}
-	info, err := e.Info()
-	if err != nil {
-		return // deleted meanwhile
-	}
+	key := b.name + "/" + name
 	file := filepath.Join(b.path, e.Name())
+	info, err := e.Info()
 	// Temporary files of writers that died expire like records.
-	if now.Sub(info.ModTime()) > w.opts.TTL {
-		if info = w.expire(file); info == nil {
-			return
-		}
+	if err == nil && now.Sub(info.ModTime()) > w.opts.TTL {
+		info, err = w.expire(file)
 	}
-	if temp {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return // deleted meanwhile, or just now
+	case err != nil:
+		// That a file can't be looked at doesn't say that it is gone: what was known stays.
+		w.log.Debug("discovery record can't be looked at", "path", file, "error", err)
+		if _, known := w.seen[key]; known && !temp {
+			present[key] = struct{}{}
+		}
+		return
+	case temp:
 		return
 	}
 	age := now.Sub(info.ModTime())
 	*next = min(*next, w.opts.TTL-age+time.Millisecond)
-	key := b.name + "/" + name
 	present[key] = struct{}{}
 	w.read(b, key, file, info, age, c)
 }
@@ -268,16 +273,16 @@ func (w *watch) read(b *bucketDir, key, file string, info fs.FileInfo, age time.
 	}
 }
 
-// expire deletes a file whose owner is gone and returns nil, or what the file is now: the owner may have touched it
-// since the listing, and then it stays. Deleting is left to whoever comes first; that the file is gone already is no
-// failure.
-func (w *watch) expire(file string) fs.FileInfo {
+// expire deletes a file whose owner is gone and returns fs.ErrNotExist, or what the file is now: the owner may have
+// touched it since the listing, and then it stays. Deleting is left to whoever comes first; that it fails doesn't make
+// the record live on. Other errors mean that nobody knows.
+func (w *watch) expire(file string) (fs.FileInfo, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	if time.Since(info.ModTime()) <= w.opts.TTL {
-		return info
+		return info, nil
 	}
 	switch err := os.Remove(file); {
 	case err == nil:
@@ -285,7 +290,7 @@ func (w *watch) expire(file string) fs.FileInfo {
 	case !errors.Is(err, fs.ErrNotExist):
 		w.log.Debug("expired discovery record can't be deleted", "path", file, "error", err)
 	}
-	return nil
+	return nil, fs.ErrNotExist
 }
 
 // follow keeps the notification on the folder that now stands at the path: it may have been created, or replaced, since

@@ -197,9 +197,11 @@ func (p *Plane) connected(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// away is the failure of a request that the server can't take. It counts as a lost worker: nothing has begun, so
-// another try is safe.
-func away(err error) *fault.Error { return fault.Lost(err, "The message server can't be reached") }
+// away is the failure of a request that the server can't take. Nothing has begun, so another try is safe, and the
+// worker isn't to blame.
+func away(err error) *fault.Error {
+	return fault.Lost(fmt.Errorf("%w: %w", router.ErrPlaneDown, err), "The message server can't be reached")
+}
 
 // Deliver sends m and waits until the worker has accepted it. When ctx ends first the message stays sent, and its reply
 // is dropped.

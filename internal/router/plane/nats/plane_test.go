@@ -216,7 +216,7 @@ func TestServerAway(t *testing.T) {
 	p := newPlane(t, nats.Options{URL: url, DownWait: 50 * time.Millisecond})
 	g := lifecycle.New(t.Context())
 	g.Go("client", func(ctx context.Context) error {
-		if f := fault.From(p.Deliver(ctx, message(nil))); f == nil || f.Origin != fault.FromTransport {
+		if f := fault.From(p.Deliver(ctx, message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
 			t.Errorf("outstanding: %v", f)
 		}
 		return nil
@@ -229,7 +229,7 @@ func TestServerAway(t *testing.T) {
 		t.Errorf("outstanding request failed after %v", took)
 	}
 	start = time.Now()
-	if f := fault.From(p.Deliver(t.Context(), message(nil))); f == nil || f.Origin != fault.FromTransport {
+	if f := fault.From(p.Deliver(t.Context(), message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
 		t.Errorf("away: %v", f)
 	}
 	if took := time.Since(start); took > time.Second {

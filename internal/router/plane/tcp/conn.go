@@ -23,9 +23,9 @@ type conn struct {
 	host *host
 	nc   net.Conn
 
-	writing sync.Mutex   // held by whoever sends, from acquire to the end of send
-	large   atomic.Bool  // a large message is being written
-	waiting atomic.Int32 // how many are outstanding, to be read without mu
+	writing chan struct{} // one slot: held by whoever sends, from acquire to the end of send
+	large   atomic.Bool   // a large message is being written
+	waiting atomic.Int32  // how many are outstanding, to be read without mu
 
 	mu          sync.Mutex
 	outstanding []request // guarded by mu, from head on
@@ -56,11 +56,34 @@ var errIdle = errors.New("connection closed after being idle")
 
 // newConn takes over a connection that was just dialled. It starts nothing: the caller starts read.
 func newConn(h *host, nc net.Conn) *conn {
-	c := &conn{host: h, nc: nc, used: time.Now()}
+	c := &conn{host: h, nc: nc, writing: make(chan struct{}, 1), used: time.Now()}
 	c.wake = c.used.Add(h.plane.opts.IdleTimeout)
 	nc.SetReadDeadline(c.wake)
 	return c
 }
+
+// tryLock takes writing if nobody holds it.
+func (c *conn) tryLock() bool {
+	select {
+	case c.writing <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// lock takes writing, which may be held for long when the worker reads nothing. It fails when ctx ends first.
+func (c *conn) lock(ctx context.Context) error {
+	select {
+	case c.writing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// unlock releases writing.
+func (c *conn) unlock() { <-c.writing }
 
 // crowded reports whether a request had better take another connection. It is a hint: both may change at once.
 func (c *conn) crowded() bool { return c.large.Load() || c.waiting.Load() >= crowdedAt }
@@ -69,7 +92,7 @@ func (c *conn) crowded() bool { return c.large.Load() || c.waiting.Load() >= cro
 // connection is dead. Afterwards every failure reaches done by way of the reader. It blocks while the worker reads
 // nothing; a worker that doesn't answer in time ends the connection, and the write with it.
 func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
-	defer c.writing.Unlock()
+	defer c.unlock()
 	if !c.enqueue(done) {
 		return false
 	}
@@ -146,8 +169,12 @@ func (c *conn) fail(err error) {
 	c.nc.Close()
 }
 
-// read reads answers until the connection is dead, then fails exactly those requests that were outstanding on it.
-func (c *conn) read(context.Context) error {
+// read reads answers until the connection is dead or ctx ends, then fails exactly those requests that were outstanding
+// on it.
+func (c *conn) read(ctx context.Context) error {
+	// A connection that was opened while the plane closed may belong to a host that Close hasn't seen.
+	stop := context.AfterFunc(ctx, func() { c.fail(errClosed) })
+	defer stop()
 	c.fail(c.answers())
 	c.host.forget(c)
 	c.mu.Lock()

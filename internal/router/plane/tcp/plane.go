@@ -121,8 +121,16 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	// A connection may have died since it was chosen. Nothing of m has been sent on it then, so another try is safe; it
 	// ends with a live connection or a failed dial.
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		c, err := p.connection(ctx, address)
 		if err != nil {
+			return err
+		}
+		// It may have taken a while, and a message that nobody waits for is work for nothing.
+		if err := ctx.Err(); err != nil {
+			c.unlock()
 			return err
 		}
 		if c.send(bp, m.Envelope, done) {
