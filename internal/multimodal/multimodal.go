@@ -1,5 +1,6 @@
-// Package multimodal names the nouns of media in a request. So far a request's media travel to the worker as the URLs
-// the client gave; fetching, decoding and shipping tensors are not part of the server yet.
+// Package multimodal names the nouns of media in a request: where they come from (Source), what image files are turned
+// into (Pixels, Item), by whom (Decoder, Processor), and what that does to the prompt (Expansion). Its children
+// implement them.
 package multimodal
 
 // Kind is a kind of media, named as the worker protocol names its parts.
