@@ -30,13 +30,52 @@ func (x *exchange) lookup(c *openai.Common) (*catalog.Set, error) {
 	return set, err
 }
 
+// form is how an endpoint writes its answers: in one body, and as a stream of events.
+type form struct {
+	fold   func() folder
+	stream func(*sse.Writer) streamer
+}
+
+// folder gathers an answer into one body. AppendBody is called once, after the pipeline has run without failure.
+type folder interface {
+	pipeline.Sink
+	Usage() worker.Usage
+	AppendBody(dst []byte) ([]byte, error)
+}
+
+// streamer writes an answer as events. Finish or Fail is called once, at the end, unless nothing has been sent and the
+// failure becomes a status.
+type streamer interface {
+	pipeline.Sink
+	Usage() worker.Usage
+	Finish() error
+	Fail(f *fault.Error) error
+}
+
+// completionForm is the form of chat and completions.
+func (x *exchange) completionForm(o reply.Options) form {
+	return form{
+		fold:   func() folder { return reply.NewFold(o) },
+		stream: func(out *sse.Writer) streamer { return chunked{reply.NewStream(out, o), x.s.errors} },
+	}
+}
+
+// chunked is a stream of chunks, whose failure is an error object.
+type chunked struct {
+	*reply.Stream
+	errors *errorTable
+}
+
+// Fail ends the stream with f.
+func (c chunked) Fail(f *fault.Error) error { return c.Stream.Fail(c.errors.appendEvent(nil, f)) }
+
 // answer runs a prepared request and writes what comes.
-func (x *exchange) answer(p *pipeline.Prepared, o reply.Options) error {
+func (x *exchange) answer(p *pipeline.Prepared, how form) error {
 	if x.stream {
-		return x.answerStream(p, o)
+		return x.answerStream(p, how)
 	}
 	// The answer is gathered in memory: its length is bounded by max_tokens and the model's context.
-	fold := reply.NewFold(o)
+	fold := how.fold()
 	sink := observed{sink: fold, x: x}
 	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
 	x.account(&sink, fold.Usage())
@@ -67,18 +106,18 @@ var (
 
 // answerStream answers with events. Until the first of them has left, a failure is a status; then it is an error event
 // before the end mark.
-func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
+func (x *exchange) answerStream(p *pipeline.Prepared, how form) error {
 	// From here until Abandon or Close the writer owns the response.
 	out := sse.NewWriter(x.w, x.r, x.s.opts.Stream)
 	defer out.Close()
-	stream := reply.NewStream(out, o)
+	stream := how.stream(out)
 	returned := false
 	defer func() { // also when a panic comes by
 		begun := !out.Abandon()
 		x.answered = x.answered || begun
 		// A stream that just ended would look like a whole answer.
 		if begun && !returned {
-			_ = stream.Fail(x.s.errors.appendEvent(nil, errPanic)) // the panic is what is reported
+			_ = stream.Fail(errPanic) // the panic is what is reported
 		}
 	}()
 	err := x.runStream(out, stream, p)
@@ -87,7 +126,7 @@ func (x *exchange) answerStream(p *pipeline.Prepared, o reply.Options) error {
 }
 
 // runStream is answerStream without what comes after every end.
-func (x *exchange) runStream(out *sse.Writer, stream *reply.Stream, p *pipeline.Prepared) error {
+func (x *exchange) runStream(out *sse.Writer, stream streamer, p *pipeline.Prepared) error {
 	sink := observed{sink: stream, x: x}
 	err := x.s.opts.Pipeline.Run(x.r.Context(), p, &sink)
 	// Also of a stream that broke off: the tokens were generated.
@@ -112,7 +151,7 @@ func (x *exchange) runStream(out *sse.Writer, stream *reply.Stream, p *pipeline.
 	if f.Kind == fault.Cancelled && f.Origin == fault.FromRequest {
 		return f // nobody reads
 	}
-	if werr := stream.Fail(x.s.errors.appendEvent(nil, f)); werr != nil {
+	if werr := stream.Fail(f); werr != nil {
 		return errGone.Because(werr)
 	}
 	return f
@@ -121,7 +160,7 @@ func (x *exchange) runStream(out *sse.Writer, stream *reply.Stream, p *pipeline.
 // observed measures an answer on its way to the sink that writes it, so that both modes are measured alike. It belongs
 // to one request, and its methods are called one at a time.
 type observed struct {
-	sink   pipeline.Sink // a reply.Fold or a reply.Stream
+	sink   pipeline.Sink // a folder or a streamer
 	x      *exchange     // whose metrics are moved
 	last   time.Time     // of the last output; zero before the first
 	tokens int           // seen so far, over all choices

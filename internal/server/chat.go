@@ -43,7 +43,7 @@ func (x *exchange) chat() error {
 	if err != nil {
 		return err
 	}
-	return x.answer(prepared, opts)
+	return x.answer(prepared, x.completionForm(opts))
 }
 
 // completions answers POST /v1/completions.
@@ -77,7 +77,7 @@ func (x *exchange) completions() error {
 	if err != nil {
 		return err
 	}
-	return x.answer(prepared, opts)
+	return x.answer(prepared, x.completionForm(opts))
 }
 
 // options are what both endpoints' answers share.
