@@ -165,19 +165,35 @@ func newCall(req *Prepared, prompt int) *router.Call {
 	// Body may be called again for another attempt, so what it reads isn't released before Dispatch has returned.
 	if prompt < len(req.Requests) {
 		q := req.Requests[prompt]
-		call.TokenIDs, call.Body = q.TokenIDs, q.Append
+		describe(call, q)
 		return call
 	}
 	// A Text worker takes the client's JSON, in whichever codec its plane speaks.
 	raw := req.Raw
 	call.Raw = true
-	call.Body = func(dst []byte, codec worker.Codec) ([]byte, error) {
+	call.Body = func(dst []byte, codec worker.Codec, _ router.Target) ([]byte, error) {
 		if codec == worker.Msgpack {
 			return worker.AppendJSONAsMsgpack(dst, raw)
 		}
 		return append(dst, raw...), nil
 	}
 	return call
+}
+
+// describe has a call carry a request, which tells its worker the rank that the router has decided on. Until Dispatch
+// returns, the request is the call's.
+func describe(call *router.Call, q *worker.Request) {
+	call.TokenIDs, call.Request = q.TokenIDs, q
+	call.Body = func(dst []byte, codec worker.Codec, to router.Target) ([]byte, error) {
+		if to.Rank == nil {
+			return q.Append(dst, codec)
+		}
+		// The client's wish comes back afterwards: the next worker may have other ranks.
+		asked := q.Routing.DPRank
+		defer func() { q.Routing.DPRank = asked }()
+		q.Routing.DPRank = to.Rank
+		return q.Append(dst, codec)
+	}
 }
 
 // workerID is the id under which a worker knows the request of one prompt. A worker refuses an id that it is already

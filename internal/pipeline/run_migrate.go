@@ -116,7 +116,7 @@ const maxKept = 1 << 20
 // begin is called with the first output. What it keeps of the request refers to nothing of the body it came in.
 func (m *move) begin() {
 	m.begun = true
-	m.call.TokenIDs, m.call.Body = nil, nil
+	m.call.TokenIDs, m.call.Request, m.call.Body = nil, nil, nil
 	if m.stays != "" {
 		return
 	}
@@ -224,7 +224,7 @@ func (m *move) next() *router.Call {
 		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
 		q.Stop.MaxTokens, q.Stop.MinTokens = less(q.Stop.MaxTokens, n), less(q.Stop.MinTokens, n)
 	}
-	c.TokenIDs, c.Body = q.TokenIDs, q.Append
+	describe(&c, &q)
 	return &c
 }
 

@@ -3,7 +3,7 @@
 // cmd/frontend joins them.
 //
 //	Source ──▶ discovery.Store ──▶ *Snapshot (immutable, atomic)
-//	Call ──▶ Dispatcher: Policy picks an instance ─▶ Plane delivers ─▶ callhome receives ─▶ Stream
+//	Call ──▶ Dispatcher: Policy or Chooser picks ─▶ Plane delivers ─▶ callhome receives ─▶ Stream
 //
 // Snapshots are immutable and shared without locks. Concurrency rules stand with each interface.
 package router
@@ -60,15 +60,49 @@ type Candidate struct {
 type Query struct {
 	RequestID string
 	TokenIDs  []uint32        // prompt
-	Pin       *uint64         // instance id the client chose; policies other than direct never see it set
+	Request   *worker.Request // all of it, routing hints included; nil: the worker takes the client's own format
+	Pin       *uint64         // instance id the client chose; policies other than direct never see it set, choosers do
 	Ordinal   uint64          // number of this choice at its endpoint: 0, 1, 2, …
 	Random    func(n int) int // uniform in [0, n)
+
+	// Memo is what a Chooser remembers of the call from one try to the next, such as the hashes of its prompt. Only the
+	// Chooser writes it.
+	Memo any
 }
 
 // Policy chooses one of the candidates (at least one) and returns its index. A Policy is a pure function of its
 // arguments and safe for concurrent use.
 type Policy interface {
 	Pick(q *Query, candidates []Candidate) (int, error)
+}
+
+// Chooser chooses like a Policy, and may remember what it chose: it is told what becomes of the request. Safe for
+// concurrent use. Choose may block until ctx ends, for a request to wait its turn; it fails with a *fault.Error, or with
+// the context's error. A request that insists on an instance comes with that one candidate.
+type Chooser interface {
+	Choose(ctx context.Context, q *Query, candidates []Candidate) (Choice, error)
+}
+
+// Choice is what a Chooser chose.
+type Choice struct {
+	Index  int     // among the candidates
+	Rank   *uint32 // data-parallel rank inside the instance; nil: the worker's own choice
+	Ticket Ticket  // nil: nobody wants to know what becomes of the request there
+}
+
+// Ticket follows one try of a request at one instance, from the choice to the end of its stream. Its methods are called
+// by one goroutine at a time and must not block.
+type Ticket interface {
+	// Item is told of every item of the answer before the reader of the stream is. The item is valid during the call.
+	Item(it *worker.Item)
+	// Done is called once, when the try has failed or its stream is closed.
+	Done()
+}
+
+// Target is where one try of a call goes.
+type Target struct {
+	Instance *worker.Instance
+	Rank     *uint32 // data-parallel rank; nil: the worker's own choice
 }
 
 // Call is one request to be sent to some worker of an endpoint. The Dispatcher doesn't change it and reads it only
@@ -78,6 +112,9 @@ type Call struct {
 	Endpoint  worker.EndpointID
 	TokenIDs  []uint32 // for the policy; may be nil
 	Pin       *uint64  // the instance the client insists on; nil: the policy chooses
+
+	// Request is the request as far as choosers may look at it; nil for workers that take the client's own format.
+	Request *worker.Request
 
 	// Serves narrows the choice to some of the endpoint's instances, given by their ids: those that hold an adapter, or
 	// those whose card is the one the request was prepared for. Nil admits all. It is called from several goroutines.
@@ -89,8 +126,9 @@ type Call struct {
 	// goroutine.
 	Failed func(instanceID uint64, err error)
 
-	// Body appends the request body in the worker's codec to dst. It may be called again for another attempt.
-	Body func(dst []byte, codec worker.Codec) ([]byte, error)
+	// Body appends the request body in the worker's codec to dst. It may be called again for another try, whose target is
+	// another.
+	Body func(dst []byte, codec worker.Codec, to Target) ([]byte, error)
 
 	// Raw asks for items undecoded (Item.Raw): the worker answers in the client's own format.
 	Raw bool

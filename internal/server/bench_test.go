@@ -33,7 +33,7 @@ type steady struct {
 }
 
 func (s *steady) Dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
-	if _, err := call.Body(nil, worker.Msgpack); err != nil {
+	if _, err := call.Body(nil, worker.Msgpack, router.Target{}); err != nil {
 		return nil, err
 	}
 	return &steadyStream{steady: s, ctx: ctx}, nil

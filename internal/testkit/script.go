@@ -79,7 +79,12 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	body, err := call.Body(nil, d.Codec)
+	in := d.Instance
+	if in == nil {
+		in = &worker.Instance{Namespace: call.Endpoint.Namespace, Component: call.Endpoint.Component,
+			Endpoint: call.Endpoint.Name, InstanceID: 1}
+	}
+	body, err := call.Body(nil, d.Codec, router.Target{Instance: in})
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +95,6 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	}
 	if err := d.admit(p); err != nil {
 		return nil, err
-	}
-	in := d.Instance
-	if in == nil {
-		in = &worker.Instance{Namespace: call.Endpoint.Namespace, Component: call.Endpoint.Component,
-			Endpoint: call.Endpoint.Name, InstanceID: 1}
 	}
 	return &stream{ctx: ctx, script: script, raw: call.Raw, batch: d.Batch, played: p, in: in}, nil
 }

@@ -2,7 +2,7 @@
 // request over the plane that the instance asks for, and waits until the instance has dialled back and begun. An
 // instance that can't be reached is left aside for a while and another is tried, as long as nothing has been answered.
 //
-//	candidates ─▶ policy ─▶ plane.Start ─▶ callhome.Await ─▶ Stream
+//	candidates ─▶ policy or chooser ─▶ plane.Start ─▶ callhome.Await ─▶ Stream
 //
 // A Dispatcher is safe for concurrent use and runs everything on its callers' goroutines. What is known of instances
 // (load, quarantine) is kept for each one in atomics; requests share no lock but for the moment after a change in
@@ -31,8 +31,11 @@ import (
 type Options struct {
 	Snapshots func() *router.Snapshot // the current one; called with every request, so it must be quick
 	Policy    router.Policy           // chooses among candidates, from many goroutines at a time
-	NATS, TCP router.Plane            // nil: instances that ask for it can't be reached
-	CallHome  *callhome.Listener      // runs while requests are dispatched
+	// Route says how the instances of an endpoint are chosen, as of a snapshot. It is called for each endpoint whenever
+	// discovery has changed, and must be quick. Nil: all by Policy.
+	Route     func(id worker.EndpointID, snap *router.Snapshot) Route
+	NATS, TCP router.Plane       // nil: instances that ask for it can't be reached
+	CallHome  *callhome.Listener // runs while requests are dispatched
 
 	// HandshakeTimeout is how long a worker that accepted a request has to begin. Workers that are full queue what they
 	// accept, so it is generous: 30 s when zero.
@@ -48,6 +51,12 @@ type Options struct {
 
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
+}
+
+// Route is how the instances of one endpoint are chosen: by the Chooser, else by the Policy, else by Options.Policy.
+type Route struct {
+	Policy  router.Policy
+	Chooser router.Chooser
 }
 
 // withDefaults returns o with every option set that has a default.
@@ -104,8 +113,9 @@ type attempt struct {
 	message    router.Message // around the envelope
 	query      router.Query
 	candidates []router.Candidate
-	states     []*instance // of candidates
-	tried      []*instance // in the order of the tries
+	states     []*instance   // of candidates
+	chosen     router.Choice // of the try at hand
+	tried      []*instance   // in the order of the tries
 }
 
 // attempts keeps the memory of requests that have ended.
@@ -156,7 +166,7 @@ func (d *Dispatcher) left() {
 func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt, entered time.Time) (*stream, error) {
 	var last error
 	for len(a.tried) < d.opts.MaxAttempts {
-		in, err := d.pick(call, a)
+		in, err := d.pick(ctx, call, a)
 		if err != nil {
 			// What the instances tried said tells more than that there are no others.
 			if last != nil {
@@ -226,28 +236,39 @@ func (d *Dispatcher) quarantine(in *instance, why error) {
 }
 
 // pick chooses an instance that has not been tried. Its failures say why there is none: the endpoint has none, all are
-// full, or the policy refuses. What is known of instances may change right after; that is found out by trying.
-func (d *Dispatcher) pick(call *router.Call, a *attempt) (*instance, error) {
+// full, or the policy refuses. What is known of instances may change right after; that is found out by trying. After
+// success a.chosen has to be settled: its ticket, if there is one, is the caller's to end.
+func (d *Dispatcher) pick(ctx context.Context, call *router.Call, a *attempt) (*instance, error) {
+	a.chosen = router.Choice{}
 	ep := d.current().endpoints[call.Endpoint]
 	if ep == nil {
 		return nil, errNoWorkers(call.Endpoint)
 	}
 	if call.Pin != nil {
-		return d.pinned(ep, call)
-	}
-	if err := d.gather(ep, call, a); err != nil {
+		in, err := d.pinned(ep, call)
+		if err != nil || ep.route.Chooser == nil {
+			return in, err
+		}
+		a.candidates = append(a.candidates[:0], router.Candidate{Instance: in.record, InFlight: in.inFlight.Load()})
+		a.states = append(a.states[:0], in)
+	} else if err := d.gather(ep, call, a); err != nil {
 		return nil, err
 	}
 	// Ordinals count tries, so that a second one moves on in a policy that takes turns.
 	a.query = router.Query{
-		RequestID: call.RequestID, TokenIDs: call.TokenIDs,
+		RequestID: call.RequestID, TokenIDs: call.TokenIDs, Request: call.Request, Pin: call.Pin, Memo: a.query.Memo,
 		Ordinal: ep.ordinal.Add(1) - 1, Random: rand.IntN,
 	}
-	i, err := d.opts.Policy.Pick(&a.query, a.candidates)
+	var err error
+	if ep.route.Chooser != nil {
+		a.chosen, err = ep.route.Chooser.Choose(ctx, &a.query, a.candidates)
+	} else {
+		a.chosen.Index, err = ep.route.Policy.Pick(&a.query, a.candidates)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return a.states[i], nil
+	return a.states[a.chosen.Index], nil
 }
 
 // gather lists the candidates: the instances of the endpoint that serve the call, are not left aside, were not tried.

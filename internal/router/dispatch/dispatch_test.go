@@ -267,7 +267,11 @@ func readEnvelope(r io.Reader) ([]byte, error) {
 	return b, nil
 }
 
-var body = (&worker.Request{Model: "m", TokenIDs: []uint32{1, 2, 3}}).Append
+func body(dst []byte, codec worker.Codec, to router.Target) ([]byte, error) {
+	q := worker.Request{Model: "m", TokenIDs: []uint32{1, 2, 3}}
+	q.Routing.DPRank = to.Rank
+	return q.Append(dst, codec)
+}
 
 func newCall() *router.Call {
 	return &router.Call{RequestID: "id", Endpoint: endpointID, TokenIDs: []uint32{1, 2, 3}, Body: body}
@@ -794,7 +798,7 @@ func TestUnencodable(t *testing.T) {
 	f := newFleet(t, dispatch.Options{})
 	f.publish(f.worker(1, "", answer(1)))
 	call := newCall()
-	call.Body = func(dst []byte, _ worker.Codec) ([]byte, error) { return dst, errors.New("no") }
+	call.Body = func(dst []byte, _ worker.Codec, _ router.Target) ([]byte, error) { return dst, errors.New("no") }
 	_, err := f.ask(call)
 	wantFault(t, err, fault.Internal, fault.FromRequest)
 	call = newCall()
@@ -802,7 +806,9 @@ func TestUnencodable(t *testing.T) {
 	_, err = f.ask(call)
 	wantFault(t, err, fault.HeaderTooLarge, fault.FromRequest)
 	call = newCall()
-	call.Body = func(dst []byte, _ worker.Codec) ([]byte, error) { return append(dst, make([]byte, 33<<20)...), nil }
+	call.Body = func(dst []byte, _ worker.Codec, _ router.Target) ([]byte, error) {
+		return append(dst, make([]byte, 33<<20)...), nil
+	}
 	_, err = f.ask(call)
 	wantFault(t, err, fault.TooLarge, fault.FromRequest)
 	if n := len(f.asked()); n != 0 {
@@ -879,7 +885,9 @@ func TestOverNATS(t *testing.T) {
 		}
 	}
 	call := newCall()
-	call.Body = func(dst []byte, _ worker.Codec) ([]byte, error) { return append(dst, make([]byte, 2<<20)...), nil }
+	call.Body = func(dst []byte, _ worker.Codec, _ router.Target) ([]byte, error) {
+		return append(dst, make([]byte, 2<<20)...), nil
+	}
 	_, err = f.ask(call)
 	wantFault(t, err, fault.TooLarge, fault.FromRequest)
 }

@@ -13,14 +13,15 @@ import (
 
 // stream is a router.Stream over one called-home connection. For one goroutine, but for accepted, which a plane calls.
 type stream struct {
-	home  callhome.Stream // the connection; registered before the request is sent
-	d     *Dispatcher
-	in    *instance    // where the request went
-	codec worker.Codec // of the items
-	raw   bool         // items keep their data as it came
-	sent  time.Time    // when the plane was given the message
-	first bool         // an item has been read
-	over  bool         // abandoned or closed
+	home   callhome.Stream // the connection; registered before the request is sent
+	d      *Dispatcher
+	in     *instance     // where the request went
+	ticket router.Ticket // of whoever chose it; nil for none
+	codec  worker.Codec  // of the items
+	raw    bool          // items keep their data as it came
+	sent   time.Time     // when the plane was given the message
+	first  bool          // an item has been read
+	over   bool          // abandoned or closed
 }
 
 var _ router.Stream = (*stream)(nil)
@@ -76,6 +77,9 @@ func (s *stream) decode(body []byte, it *worker.Item) error {
 		s.first = true
 		s.d.metrics.roundtrip.Observe(time.Since(s.sent).Seconds())
 	}
+	if s.ticket != nil {
+		s.ticket.Item(it)
+	}
 	if it.Err != nil && lostReason(it.Err.Reason) {
 		s.d.quarantine(s.in, it.Err)
 	}
@@ -98,4 +102,7 @@ func (s *stream) abandon() {
 	s.over = true
 	s.home.Close()
 	s.in.inFlight.Add(-1)
+	if s.ticket != nil {
+		s.ticket.Done()
+	}
 }

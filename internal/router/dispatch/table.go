@@ -23,6 +23,7 @@ type table struct {
 // endpoint lists the instances of one endpoint, by id. A nil endpoint has none.
 type endpoint struct {
 	instances []*instance
+	route     Route         // its Policy is never nil
 	ordinal   atomic.Uint64 // counts choices
 }
 
@@ -119,7 +120,7 @@ func (d *Dispatcher) rebuild() *table {
 	}
 	t := &table{snapshot: snap, endpoints: make(map[worker.EndpointID]*endpoint, len(snap.Instances))}
 	for id, records := range snap.Instances {
-		ep := &endpoint{instances: make([]*instance, 0, len(records))}
+		ep := &endpoint{instances: make([]*instance, 0, len(records)), route: d.route(id, snap)}
 		before := old.endpoints[id]
 		// Policies that take turns go on where they were.
 		if before != nil {
@@ -139,6 +140,17 @@ func (d *Dispatcher) rebuild() *table {
 		}
 	}
 	return t
+}
+
+// route is how the instances of an endpoint are chosen.
+func (d *Dispatcher) route(id worker.EndpointID, snap *router.Snapshot) (r Route) {
+	if d.opts.Route != nil {
+		r = d.opts.Route(id, snap)
+	}
+	if r.Policy == nil {
+		r.Policy = d.opts.Policy
+	}
+	return r
 }
 
 // carry returns the instance for record, with what was known of it. A record that changed begins anew: whatever

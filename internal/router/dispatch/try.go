@@ -27,10 +27,13 @@ func (d *Dispatcher) try(
 		plane = d.opts.TCP
 	}
 	if plane == nil {
+		if a.chosen.Ticket != nil {
+			a.chosen.Ticket.Done()
+		}
 		return nil, fault.Lost(errors.New("no plane for the worker's transport"), "The worker can't be reached")
 	}
 	// Registered before anything is sent: a worker may call before the plane has its answer.
-	s := &stream{d: d, in: in, raw: call.Raw, codec: in.record.Codec()}
+	s := &stream{d: d, in: in, ticket: a.chosen.Ticket, raw: call.Raw, codec: in.record.Codec()}
 	d.opts.CallHome.Expect(&s.home)
 	in.inFlight.Add(1)
 	if err := d.reach(ctx, call, a, s, plane, entered); err != nil {
@@ -103,7 +106,7 @@ func (a *attempt) seal(call *router.Call, s *stream, address string) error {
 		return fault.New(fault.HeaderTooLarge, "The request's metadata is too large")
 	}
 	// The body is encoded for each try, since instances may differ in their codecs.
-	body, err := call.Body(b, s.codec)
+	body, err := call.Body(b, s.codec, router.Target{Instance: s.in.record, Rank: a.chosen.Rank})
 	if err != nil {
 		return fault.New(fault.Internal, "The request could not be encoded").Because(err)
 	}
