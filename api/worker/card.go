@@ -84,7 +84,7 @@ type RuntimeConfig struct {
 	DataParallelSize uint32 `json:"data_parallel_size,omitempty"`
 	// RuntimeData holds values by name, such as token_budget.
 	RuntimeData map[string]json.RawMessage `json:"runtime_data,omitempty"`
-	// DisaggregatedEndpoint is where decode workers meet a prefill worker; it isn't looked at.
+	// DisaggregatedEndpoint is where decode workers meet a prefill worker; BootstrapAddress reads it.
 	DisaggregatedEndpoint json.RawMessage `json:"disaggregated_endpoint,omitempty"`
 	// Taints may change while the worker lives, as nothing else of a card does.
 	Taints []string `json:"taints,omitempty"`

@@ -34,6 +34,7 @@ type Output struct {
 
 	Usage               *Usage          // nil: the worker doesn't count
 	DisaggregatedParams json.RawMessage // from a prefill worker, for the decode worker
+	TraceLink           json.RawMessage // worker_trace_link: trace and span of the worker's part, for a next attempt
 	EngineData          json.RawMessage // object of the engine's own
 	ContentParts        json.RawMessage // parts that aren't text
 }

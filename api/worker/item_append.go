@@ -175,6 +175,7 @@ func (o *Output) writeOptional(w *writer, m *open) {
 	case StopNone:
 	}
 	w.optJSON(m, "disaggregated_params", o.DisaggregatedParams)
+	w.optJSON(m, "worker_trace_link", o.TraceLink)
 	if o.Usage != nil {
 		w.key(m, "completion_usage")
 		o.Usage.write(w)

@@ -143,6 +143,8 @@ func (o *Output) readRare(r *reader, key []byte) {
 		o.Usage = r.usage()
 	case "disaggregated_params":
 		o.DisaggregatedParams = r.raw()
+	case "worker_trace_link":
+		o.TraceLink = r.raw()
 	case "engine_data":
 		o.EngineData = r.raw()
 	case "content_parts":

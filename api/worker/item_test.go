@@ -54,7 +54,7 @@ func TestDecodeItem(t *testing.T) {
 		},
 		"raw values": {
 			frame(`{"token_ids":[7],"disaggregated_params":{"a":18446744073709551615},"engine_data":[1.5,"x"],"content_parts":[{"type":"text"}]}`),
-			output(worker.Output{TokenIDs: ids, DisaggregatedParams: []byte(`{"a":18446744073709551615}`), EngineData: []byte(`[1.5,"x"]`), ContentParts: []byte(`[{"type":"text"}]`)}),
+			output(worker.Output{TokenIDs: ids, DisaggregatedParams: []byte(`{"a":18446744073709551615}`), TraceLink: []byte(`{"trace_id":"t"}`), EngineData: []byte(`[1.5,"x"]`), ContentParts: []byte(`[{"type":"text"}]`)}),
 		},
 		"annotation": {
 			`{"data":{"event":"token_ids","comment":["[1,2]","\"x\""],"id":"i"},"complete_final":false}`,

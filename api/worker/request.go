@@ -24,7 +24,7 @@ type Request struct {
 	PromptEmbeds      string          // prompt_embeds: base64 of a tensor, in place of tokens
 	RouterOverride    json.RawMessage // router_config_override: null when empty
 	PrefillResult     json.RawMessage // prefill_result: what a prefill worker handed over
-	BootstrapInfo     json.RawMessage // bootstrap_info: where both workers meet, host, port and room
+	BootstrapInfo     *Bootstrap      // bootstrap_info: where both workers meet
 	ExtraArgs         json.RawMessage // extra_args: nvext and further sampling_options
 	Router            json.RawMessage // router: settings for a router behind the endpoint
 	AgentContext      json.RawMessage // agent_context: object, passed on

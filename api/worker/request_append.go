@@ -50,7 +50,10 @@ func (q *Request) writeOptional(w *writer, m *open) {
 	w.optJSON(m, "prefill_result", q.PrefillResult)
 	w.optJSON(m, "encoder_result", q.EncoderResult)
 	w.optJSON(m, "migration_link", q.MigrationLink)
-	w.optJSON(m, "bootstrap_info", q.BootstrapInfo)
+	if q.BootstrapInfo != nil {
+		w.key(m, "bootstrap_info")
+		q.BootstrapInfo.write(w)
+	}
 	w.optJSON(m, "extra_args", q.ExtraArgs)
 	w.optJSON(m, "kv_hint", q.KVHint)
 	if q.RequireReasoning {

@@ -80,7 +80,7 @@ func (q *Request) readOptional(r *reader, key []byte) bool {
 	case "migration_link":
 		q.MigrationLink = r.raw()
 	case "bootstrap_info":
-		q.BootstrapInfo = r.raw()
+		q.BootstrapInfo = r.readBootstrap()
 	case "extra_args":
 		q.ExtraArgs = r.raw()
 	case "kv_hint":

@@ -35,7 +35,7 @@ func fullRequest() *worker.Request {
 		},
 		MultiModalData: []byte(`{"image_url":[{"Url":"u"}]}`), MultiModalUUIDs: []byte(`{"image_url":[null]}`),
 		PromptEmbeds: "AAAA", RouterOverride: []byte(`{"a":1}`), PrefillResult: []byte(`{"p":1}`),
-		BootstrapInfo: []byte(`{"bootstrap_room":18446744073709551615}`), ExtraArgs: []byte(`{"e":1}`), Router: []byte(`{"r":1}`),
+		BootstrapInfo: &worker.Bootstrap{Host: "h", Port: 65535, Room: 1<<64 - 1, Handoff: [16]byte{1, 15: 2}}, ExtraArgs: []byte(`{"e":1}`), Router: []byte(`{"r":1}`),
 		AgentContext: []byte(`{"session_id":"s"}`), MMProcessorKwargs: []byte(`{"a":1.5}`), MediaIOKwargs: []byte(`{"b":[]}`),
 		MMRoutingInfo: []byte(`{"c":1}`), EncoderResult: []byte(`{"d":1}`), MigrationLink: []byte(`{"trace_id":"t"}`),
 		KVHint: []byte(`{"k":1}`), ImageCacheScope: "scope", RequireReasoning: true, TimestampMS: new(1700000000000.5), HealthCheck: true,

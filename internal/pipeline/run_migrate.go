@@ -142,9 +142,9 @@ func detached(q *worker.Request) *worker.Request {
 }
 
 // rawValues are the values of q that may be part of the client's body, or large.
-func rawValues(q *worker.Request) [15]*json.RawMessage {
+func rawValues(q *worker.Request) [14]*json.RawMessage {
 	return [...]*json.RawMessage{
-		&q.MultiModalData, &q.MultiModalUUIDs, &q.RouterOverride, &q.PrefillResult, &q.BootstrapInfo, &q.ExtraArgs,
+		&q.MultiModalData, &q.MultiModalUUIDs, &q.RouterOverride, &q.PrefillResult, &q.ExtraArgs,
 		&q.Router, &q.AgentContext, &q.MMProcessorKwargs, &q.MediaIOKwargs, &q.MMRoutingInfo, &q.EncoderResult,
 		&q.MigrationLink, &q.KVHint, &q.Routing.Constraints,
 	}
