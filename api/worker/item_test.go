@@ -53,7 +53,7 @@ func TestDecodeItem(t *testing.T) {
 			output(worker.Output{TokenIDs: ids, Usage: &worker.Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(4), ReasoningTokens: new(5)}}),
 		},
 		"raw values": {
-			frame(`{"token_ids":[7],"disaggregated_params":{"a":18446744073709551615},"engine_data":[1.5,"x"],"content_parts":[{"type":"text"}]}`),
+			frame(`{"token_ids":[7],"disaggregated_params":{"a":18446744073709551615},"worker_trace_link":{"trace_id":"t"},"engine_data":[1.5,"x"],"content_parts":[{"type":"text"}]}`),
 			output(worker.Output{TokenIDs: ids, DisaggregatedParams: []byte(`{"a":18446744073709551615}`), TraceLink: []byte(`{"trace_id":"t"}`), EngineData: []byte(`[1.5,"x"]`), ContentParts: []byte(`[{"type":"text"}]`)}),
 		},
 		"annotation": {

@@ -23,7 +23,7 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 )
 
-// Set is a model at one endpoint: the workers there share one card. It is immutable but for Serves; requests in flight
+// Set is a model at one endpoint: the workers there share one card. It is immutable but for Serves and Prefill; requests in flight
 // may hold one after it has been retired. To hold one is to keep the Set itself reachable: whoever goes on with a part
 // of it, such as a Decoder, ends with runtime.KeepAlive(set).
 type Set struct {
@@ -41,6 +41,7 @@ type Set struct {
 	ToolParser, ReasoningParser string
 
 	workers *atomic.Pointer[map[uint64]struct{}] // nil: every instance of the endpoint
+	prefill *atomic.Pointer[Prefill]             // nil, or holding nil: its workers read their prompts themselves
 }
 
 // TakesText reports whether the set's workers take the client's request as it is and answer in the client's format.

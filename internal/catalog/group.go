@@ -74,6 +74,7 @@ type group struct {
 
 	live    int                                  // members whose instance is there
 	workers *atomic.Pointer[map[uint64]struct{}] // ids of the live ones; shared with the Set
+	prefill *atomic.Pointer[Prefill]             // who reads prompts for it; shared with the Set
 
 	set  *Set  // nil until it can be served
 	text *text // nil when the set needs none, or it isn't loaded
@@ -99,7 +100,10 @@ const (
 
 // newGroup returns an idle group without members.
 func newGroup(key groupKey, first *record) *group {
-	g := &group{key: key, id: first.id, card: &first.rec.Card, workers: new(atomic.Pointer[map[uint64]struct{}])}
+	g := &group{
+		key: key, id: first.id, card: &first.rec.Card,
+		workers: new(atomic.Pointer[map[uint64]struct{}]), prefill: new(atomic.Pointer[Prefill]),
+	}
 	g.workers.Store(&map[uint64]struct{}{})
 	return g
 }
@@ -150,6 +154,7 @@ func (g *group) greet(before []*record) {
 func (g *group) makeSet(t *text) {
 	g.set = newSet(Set{
 		Endpoint: g.key.endpoint, Card: g.card, MDCSum: g.id.sum, LoRA: g.id.adapter, workers: g.workers,
+		prefill: g.prefill,
 	}, t)
 	g.text, g.phase = t, loaded
 	if t != nil {

@@ -160,7 +160,7 @@ func (t *table) tell(facts map[string]int, g *group) {
 }
 
 // usable returns the groups that requests may be sent to: ready to serve, with a worker, in a namespace that is complete
-// for the model.
+// for the model. Decode groups learn on the way who reads prompts for them.
 func usable(groups []*group) map[*group]bool {
 	type place struct{ name, namespace string }
 	together := map[place][]*group{}
@@ -170,6 +170,7 @@ func usable(groups []*group) map[*group]bool {
 	}
 	out := map[*group]bool{}
 	for _, list := range together {
+		assist(list)
 		if !complete(list) {
 			continue
 		}
