@@ -38,6 +38,8 @@ type settings struct {
 
 	// What answers them, and how fast.
 	kind, text, script string           // engine and its material; a script stands above both
+	role               string           // agg, prefill or decode: which part of a request is done here
+	bootstrap          []int            // prefill: ports where decode workers come, one for each worker; empty: they don't
 	timing             simworker.Timing // of the engines, not of scripts
 	seed               uint64
 	maxTokens          int
@@ -61,13 +63,13 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	// What is served, and how it is reached.
 	f.StringVar(&s.modelPath, "model-path", "", "model folder: config.json, tokenizer.json and so on (needed)")
 	f.StringVar(&s.modelName, "model-name", "", "served name; empty is the folder's name")
-	endpoint := f.String("endpoint", "dyn://dynamo.backend.generate", "endpoint to serve")
+	endpoint := f.String("endpoint", "", "endpoint to serve; empty is dyn://dynamo.backend.generate, for prefill dyn://dynamo.prefill.generate")
 	f.IntVar(&s.workers, "num-workers", 1, "workers in this process")
 	f.StringVar(&s.backend, "discovery-backend", get("DYN_DISCOVERY_BACKEND", "etcd"), "etcd or file (DYN_DISCOVERY_BACKEND)")
 	f.StringVar(&s.plane, "request-plane", get("DYN_REQUEST_PLANE", "tcp"), "tcp or nats (DYN_REQUEST_PLANE)")
 	codec := f.String("codec", "msgpack", "codec to advertise: msgpack or json")
 	// What answers, and at which pace.
-	f.StringVar(&s.kind, "engine", "text", "text: prepared sentences; echo: the prompt; random: random words")
+	f.StringVar(&s.kind, "engine", "text", "text: prepared sentences; echo: the prompt; random: random words; walk: words that follow from all before them")
 	f.StringVar(&s.text, "text", "", "text of the text engine; empty is a greeting")
 	f.StringVar(&s.script, "script", "", "JSON file of steps to play for every request, in place of an engine")
 	f.DurationVar(&s.timing.TTFT, "ttft", 0, "time to the first token")
@@ -79,6 +81,9 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	f.Float64Var(&s.timing.Speed, "speedup-ratio", 1, "the same, by the name other simulators have for it")
 	f.Uint64Var(&s.seed, "seed", 0, "of everything drawn at random")
 	f.IntVar(&s.maxTokens, "default-max-tokens", 256, "answer length when a request sets no limit")
+	// A request may be shared between two workers.
+	f.StringVar(&s.role, "disaggregation-mode", "agg", "agg: answer; prefill: read prompts for decode workers; decode: answer with their help")
+	ports := f.String("bootstrap-ports", "", "prefill: ports where decode workers fetch prompts, separated by commas, one for each worker (0: any); empty: they get them through the frontend")
 	// What goes wrong, and how much is taken on.
 	f.StringVar(&s.faults, "faults", "", "fault plan, such as die-after=3/10,slow=50ms")
 	f.IntVar(&s.maxActive, "max-num-seqs", 0, "requests at a time; 0 is 10000")
@@ -91,7 +96,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	s.fromEnv(get)
-	return s, s.finish(*endpoint, *codec, get)
+	return s, s.finish(*endpoint, *codec, *ports, get)
 }
 
 // fromEnv reads what only the environment says: addresses and credentials, which belong to a deployment and are the
@@ -110,7 +115,7 @@ func (s *settings) fromEnv(get func(key, otherwise string) string) {
 
 // finish checks and completes the settings. Its errors name the flag or variable that is wrong. Files are not opened: a
 // model that isn't there is found out when the worker starts.
-func (s *settings) finish(endpoint, codec string, get func(key, otherwise string) string) (err error) {
+func (s *settings) finish(endpoint, codec, ports string, get func(key, otherwise string) string) (err error) {
 	if s.modelPath == "" {
 		return errors.New("--model-path is needed")
 	}
@@ -119,7 +124,9 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 	}
 	// The path is absolute by now, so that "." has a name, too.
 	s.modelName = cmp.Or(s.modelName, filepath.Base(s.modelPath))
-	if s.endpoint, err = worker.ParseEndpointID(endpoint); err != nil {
+	if s.endpoint, err = worker.ParseEndpointID(cmp.Or(endpoint, map[string]string{
+		"prefill": "dyn://dynamo.prefill.generate",
+	}[s.role], "dyn://dynamo.backend.generate")); err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
 	// Words, all of which are the values of flags.
@@ -127,7 +134,8 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 		{"--discovery-backend", s.backend, "etcd file"},
 		{"--request-plane", s.plane, "tcp nats"},
 		{"--codec", codec, "msgpack json"},
-		{"--engine", s.kind, "text echo random"},
+		{"--engine", s.kind, "text echo random walk"},
+		{"--disaggregation-mode", s.role, "agg prefill decode"},
 	} {
 		if !strings.Contains(" "+choice.allowed+" ", " "+choice.value+" ") {
 			return fmt.Errorf("%s %q: want one of: %s", choice.flag, choice.value, choice.allowed)
@@ -140,6 +148,9 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 	if s.workers < 1 {
 		return fmt.Errorf("--num-workers %d: want 1 or more", s.workers)
 	}
+	if err := s.parsePorts(ports); err != nil {
+		return err
+	}
 	// The plan is parsed again for each worker; here its mistakes are found before anything starts.
 	if s.faults != "" {
 		if _, err := simworker.ParseFaults(s.faults); err != nil {
@@ -147,6 +158,27 @@ func (s *settings) finish(endpoint, codec string, get func(key, otherwise string
 		}
 	}
 	return s.numbers(get)
+}
+
+// parsePorts reads the list of bootstrap ports, one for each worker.
+func (s *settings) parsePorts(list string) error {
+	if list == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 16)
+		if err != nil {
+			return fmt.Errorf("--bootstrap-ports: %w", err)
+		}
+		s.bootstrap = append(s.bootstrap, int(n))
+	}
+	if s.role != "prefill" {
+		return fmt.Errorf("--bootstrap-ports: only for --disaggregation-mode prefill")
+	}
+	if len(s.bootstrap) != s.workers {
+		return fmt.Errorf("--bootstrap-ports: %d ports for %d workers", len(s.bootstrap), s.workers)
+	}
+	return nil
 }
 
 // numbers reads the variables that are numbers: a port, and the life of a lease in seconds.

@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/prepost/modelcard"
 	"github.com/portico-llm/portico/internal/router/discovery/etcd"
@@ -67,7 +70,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) (err error) {
 	}
 	// Workers share nothing but the engine: ids, records and planes are their own.
 	g := lifecycle.New(ctx)
-	for range s.workers {
+	for i := range s.workers {
 		r, err := s.registrar(log)
 		if err != nil {
 			return errors.Join(err, g.Stop())
@@ -75,7 +78,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) (err error) {
 		// The registrar outlives its worker, which removes its records on the way out.
 		started := g.Go("worker", func(ctx context.Context) (err error) {
 			defer func() { err = errors.Join(err, r.Close()) }()
-			return s.runWorker(ctx, r, engine, log)
+			return s.runWorker(ctx, i, r, engine, log)
 		})
 		// A group that has been stopped runs nothing more; then nobody has taken this registrar over.
 		if !started {
@@ -87,7 +90,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) (err error) {
 
 // runWorker runs one worker under the id its registrar gives it: with etcd that is its lease's, so that records and
 // worker live and die together. It returns nil when ctx ends and the worker has ended in good order.
-func (s *settings) runWorker(ctx context.Context, r registrar, engine simworker.Engine, log *slog.Logger) error {
+func (s *settings) runWorker(ctx context.Context, index int, r registrar, engine simworker.Engine, log *slog.Logger) error {
 	id, err := r.InstanceID(ctx)
 	if err != nil {
 		return fmt.Errorf("instance id: %w", err)
@@ -95,6 +98,12 @@ func (s *settings) runWorker(ctx context.Context, r registrar, engine simworker.
 	// A card of its own for each worker, as each is a process elsewhere.
 	card, err := modelcard.FromFolder(s.modelPath, s.modelName)
 	if err != nil {
+		return err
+	}
+	// What hands prompts over goes on until the last request has ended.
+	g := lifecycle.New(context.WithoutCancel(ctx))
+	defer g.Stop()
+	if engine, err = s.share(g, index, card, engine); err != nil {
 		return err
 	}
 	// Everything else has the package's defaults.
@@ -120,6 +129,32 @@ func (s *settings) runWorker(ctx context.Context, r registrar, engine simworker.
 	// The counts are worth having whatever ended it.
 	log.Info("worker ended", "stats", w.Stats())
 	return err
+}
+
+// share makes worker number index do its part of requests: it changes the card and returns the engine. Where decode
+// workers come to fetch prompts is served by the group.
+func (s *settings) share(g *lifecycle.Group, index int, card *worker.Card, engine simworker.Engine) (simworker.Engine, error) {
+	switch s.role {
+	case "prefill":
+		card.WorkerType, card.ModelType, card.Needs = "prefill", "", [][]string{{"decode"}}
+		e := &simworker.Prefiller{Timing: s.timing, Seed: s.seed}
+		if len(s.bootstrap) == 0 {
+			return e, nil
+		}
+		rooms, err := simworker.ListenRooms(net.JoinHostPort(s.host, strconv.Itoa(s.bootstrap[index])))
+		if err != nil {
+			return nil, err
+		}
+		host, port := rooms.Address()
+		card.RuntimeConfig.DisaggregatedEndpoint = fmt.Appendf(nil, `{"bootstrap_host":%q,"bootstrap_port":%d}`, host, port)
+		e.Rooms = rooms
+		g.Go("rooms", rooms.Run)
+		return e, nil
+	case "decode":
+		card.WorkerType, card.Needs = "decode", [][]string{{"prefill"}}
+		return &simworker.Decoder{Engine: engine}, nil
+	}
+	return engine, nil
 }
 
 // registrar returns a registrar of its own for each worker, since each has its own id and lifetime. It doesn't connect;
@@ -158,7 +193,11 @@ func (s *settings) engine() (simworker.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.kind == "random" {
+	switch s.kind {
+	case "walk":
+		g.Source = simworker.Walk{IDs: v.Plain()}
+		return g, nil
+	case "random":
 		g.Source = simworker.Random{IDs: v.Plain()}
 		return g, nil
 	}

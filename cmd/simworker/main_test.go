@@ -86,10 +86,52 @@ func TestEngines(t *testing.T) {
 	if err := os.WriteFile(script, []byte(`[{"output":{"token_ids":[1]}}]`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []settings{{kind: "text"}, {kind: "text", text: "Hello there."}, {kind: "echo"}, {kind: "random"}, {script: script}} {
+	for _, s := range []settings{{kind: "text"}, {kind: "text", text: "Hello there."}, {kind: "echo"}, {kind: "random"}, {kind: "walk"}, {script: script}} {
 		s.modelPath = model
 		if _, err := s.engine(); err != nil {
 			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+// TestRoles starts workers of each role and looks at their cards.
+func TestRoles(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		place string // of the endpoint, in the record's name
+		want  []string
+	}{
+		{[]string{"--disaggregation-mode", "prefill", "--bootstrap-ports", "0"}, "dynamo%2Fprefill%2Fgenerate", []string{
+			`"worker_type":"prefill"`, `"model_type":""`, `"needs":[["decode"]]`, `"bootstrap_host":"127.0.0.1"`,
+		}},
+		{[]string{"--disaggregation-mode", "prefill"}, "dynamo%2Fprefill%2Fgenerate", []string{`"worker_type":"prefill"`}},
+		{[]string{"--disaggregation-mode", "decode"}, "dynamo%2Fbackend%2Fgenerate", []string{
+			`"worker_type":"decode"`, `"model_type":"Chat | Completions"`, `"needs":[["prefill"]]`,
+		}},
+	} {
+		kv := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		var stderr bytes.Buffer
+		code := make(chan int, 1)
+		go func() {
+			code <- run(ctx, append([]string{"--model-path", model}, c.args...),
+				environment(map[string]string{"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": kv}), &stderr)
+		}()
+		var card []byte
+		for deadline := time.Now().Add(10 * time.Second); len(card) == 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			names, _ := filepath.Glob(filepath.Join(kv, "v1", "mdc", c.place+"*"))
+			if len(names) == 1 {
+				card, _ = os.ReadFile(names[0])
+			}
+		}
+		cancel()
+		if got := <-code; got != 0 {
+			t.Errorf("%v: exit code %d: %s", c.args, got, stderr.String())
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(card), want) {
+				t.Errorf("%v: no %s in %s", c.args, want, card)
+			}
 		}
 	}
 }

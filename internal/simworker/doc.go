@@ -6,8 +6,8 @@
 //
 //	request ─▶ acknowledge ─▶ dial back ─▶ handshake ─▶ prologue ─▶ items … ─▶ complete_final ─▶ sentinel ─▶ await close
 //
-// Engines: Generator makes tokens (from a text, from the prompt, or at random) at a pace given by Timing; Script plays
-// prepared items. Faults, chosen per request, break the protocol at any step.
+// Engines: Generator makes tokens (from a text, from the prompt, at random, or each from all before it) at a pace given
+// by Timing; Script plays prepared items; Prefiller and Decoder share a request between two workers. Faults, chosen per request, break the protocol at any step.
 //
 // Run blocks until its context ends and waits for everything it started. Other methods are safe for concurrent use.
 package simworker

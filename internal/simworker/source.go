@@ -1,7 +1,6 @@
 package simworker
 
 import (
-	"hash/fnv"
 	"math/rand/v2"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -87,14 +86,46 @@ func (s Random) Tokens(_ *worker.Request, _ int, r *rand.Rand) func() (uint32, b
 	}
 }
 
+// Walk answers with tokens of IDs, each of which follows from all tokens before it, prompt included, as a model's does
+// at temperature 0: a request that goes on at another worker, with its answer so far as part of the prompt, gets the
+// rest of the same answer. It never ends by itself, unless IDs is empty: then it ends at once.
+type Walk struct{ IDs []uint32 }
+
+// Tokens implements Source.
+func (s Walk) Tokens(req *worker.Request, choice int, _ *rand.Rand) func() (uint32, bool) {
+	// The choice is part of the start, so that choices differ; the first is the one that can be continued.
+	h := promptHash(req.TokenIDs) + uint64(choice)
+	return func() (uint32, bool) {
+		if len(s.IDs) == 0 {
+			return 0, false
+		}
+		// The high bits: the low ones of this hash depend on few of the bytes.
+		id := s.IDs[(h>>32)%uint64(len(s.IDs))]
+		h = addHash(h, id)
+		return id, true
+	}
+}
+
 // promptHash is what stands for a prompt where something is chosen by it. It is the same on every machine and in every
 // run, so that the worker that answers makes no difference.
 func promptHash(ids []uint32) uint64 {
-	h := fnv.New64a()
-	var b [4]byte
+	h := uint64(fnvOffset)
 	for _, id := range ids {
-		b = [4]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)}
-		h.Write(b[:])
+		h = addHash(h, id)
 	}
-	return h.Sum64()
+	return h
+}
+
+// The constants of FNV-1a with 64 bits, which is written out here since the standard library's can't go on from a sum.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
+// addHash returns the hash of a prompt with one more token, given that of the prompt.
+func addHash(h uint64, id uint32) uint64 {
+	for shift := 0; shift < 32; shift += 8 {
+		h = (h ^ uint64(byte(id>>shift))) * fnvPrime
+	}
+	return h
 }
