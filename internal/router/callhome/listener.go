@@ -210,31 +210,35 @@ func (l *Listener) introduce(a *arrival) (done bool, err error) {
 		return false, fmt.Errorf("handshake for a stream of type %q", streamType)
 	}
 	id, ok := parseSubject(name)
-	a.in.consume(n)
 	if !ok {
-		l.refuse(a, reasonUnknown, nil)
-		return true, nil
+		return false, fmt.Errorf("handshake for stream %q, which is no UUID", name)
 	}
+	a.in.consume(n)
 	// await's deadline is not the stream's.
 	a.conn.SetReadDeadline(time.Time{})
 	switch l.shard(id).deliver(id, a) {
 	case delivered:
 		l.metrics.accepted.Inc()
 	case abandoned:
-		// The request ended before its worker called: it is to drop the work.
-		a.conn.SetWriteDeadline(time.Now().Add(tellTimeout))
-		_, _ = a.conn.Write(cancelFrames) // one that can't be told finds out when the connection closes
-		l.metrics.refused.WithLabelValues(reasonAbandoned).Inc()
-		a.in.release()
-		l.drain(a.conn, 0)
+		l.dismiss(a, reasonAbandoned)
 	case unknown:
-		l.refuse(a, reasonUnknown, nil)
+		l.dismiss(a, reasonUnknown)
 	}
 	return true, nil
 }
 
-// refuse closes a connection and counts why. Nothing is written: to a worker whose request nobody knows, the end of the
-// connection says enough.
+// dismiss tells a worker to drop its work and closes the connection: nobody waits for the answer. Its request has ended
+// here, however long ago, or was that of a frontend which had this address before.
+func (l *Listener) dismiss(a *arrival, reason string) {
+	l.metrics.refused.WithLabelValues(reason).Inc()
+	l.opts.Log.Debug("response stream dismissed", "reason", reason, "peer", a.conn.RemoteAddr())
+	a.conn.SetWriteDeadline(time.Now().Add(tellTimeout))
+	_, _ = a.conn.Write(cancelFrames) // one that can't be told finds out when the connection closes
+	a.in.release()
+	l.drain(a.conn, 0)
+}
+
+// refuse closes a connection and counts why. Nothing is written: whoever is there doesn't speak the protocol.
 func (l *Listener) refuse(a *arrival, reason string, err error) {
 	l.metrics.refused.WithLabelValues(reason).Inc()
 	if reason != reasonStopped {

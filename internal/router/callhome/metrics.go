@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Why a connection was refused. These are the values of a label: charts and alerts know them.
 const (
-	reasonUnknown   = "unknown_subject" // no such registration, or its time has passed
-	reasonAbandoned = "abandoned"       // the request ended before its worker called
+	reasonUnknown   = "unknown_subject" // no such request, or none any more
+	reasonAbandoned = "abandoned"       // the request failed just before its worker called
 	reasonMalformed = "malformed"       // not a handshake of a response stream
 	reasonSilent    = "silent"          // no handshake in time
 	reasonCrowded   = "crowded"         // too many connections without a handshake

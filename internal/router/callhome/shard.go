@@ -6,15 +6,11 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // shardCount is how many parts the registrations have, each with its own lock. Subjects are random, so a byte of theirs
 // spreads them evenly.
 const shardCount = 64
-
-// tombstoneFor is how long an abandoned subject is remembered, so that a worker that calls late is told to stop.
-const tombstoneFor = 30 * time.Second
 
 // subject names a stream: a random UUID.
 type subject [16]byte
@@ -81,52 +77,32 @@ type arrival struct {
 	err  error
 }
 
-// shard holds part of the registrations. An abandoned subject keeps its place in waiting until its grave's time is
-// over.
+// shard holds part of the registrations. Subjects that nobody waits for any more are not remembered: whoever names one
+// that isn't here is told to stop.
 type shard struct {
 	mu      sync.Mutex
-	waiting map[subject]*Stream // guarded by mu; nil marks an abandoned subject
-	graves  []grave             // guarded by mu: abandoned subjects, oldest first
-}
-
-// grave says until when an abandoned subject is remembered.
-type grave struct {
-	id   subject
-	till time.Time
+	waiting map[subject]*Stream // guarded by mu
 }
 
 // shard returns the part that a subject belongs to.
 func (l *Listener) shard(id subject) *shard { return &l.shards[int(id[0])%shardCount] }
 
-// add registers a stream, and takes the opportunity to forget old graves: there is no goroutine for that.
+// add registers a stream.
 func (h *shard) add(s *Stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.waiting[s.id] = s
-	if len(h.graves) > 0 {
-		h.sweepLocked(time.Now())
-	}
-}
-
-// sweepLocked forgets the graves whose time is over. They are in the order of their times, as all last equally long.
-func (h *shard) sweepLocked(now time.Time) {
-	n := 0
-	for n < len(h.graves) && !now.Before(h.graves[n].till) {
-		delete(h.waiting, h.graves[n].id)
-		n++
-	}
-	h.graves = append(h.graves[:0], h.graves[n:]...)
 }
 
 // outcome is what became of a connection that named a subject.
 type outcome uint8
 
 const (
-	// A subject that was never registered, is taken, or was abandoned long ago.
+	// A subject that was never registered, is taken, or whose request has ended.
 	unknown outcome = iota
 	// The stream has the connection.
 	delivered
-	// Nobody waits any more, and the worker should be told.
+	// The request has just failed for another reason, and its user is about to find out.
 	abandoned
 )
 
@@ -138,10 +114,6 @@ func (h *shard) deliver(id subject, a *arrival) outcome {
 	s, ok := h.waiting[id]
 	if !ok {
 		return unknown
-	}
-	if s == nil {
-		delete(h.waiting, id) // its grave is swept in time
-		return abandoned
 	}
 	delete(h.waiting, id)
 	select {
@@ -157,12 +129,7 @@ func (h *shard) deliver(id subject, a *arrival) outcome {
 func (h *shard) abandon(s *Stream) (a arrival) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ok := h.waiting[s.id]; ok {
-		h.waiting[s.id] = nil
-		now := time.Now()
-		h.sweepLocked(now)
-		h.graves = append(h.graves, grave{s.id, now.Add(tombstoneFor)})
-	}
+	delete(h.waiting, s.id)
 	select {
 	case a = <-s.arrived:
 	default:
