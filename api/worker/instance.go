@@ -25,9 +25,12 @@ type Instance struct {
 	Endpoint   string    `json:"endpoint"`
 	InstanceID uint64    `json:"instance_id"`                   // unique in the cluster: the id of the worker's lease
 	Transport  Transport `json:"transport"`                     // where it takes requests
-	DeviceType string    `json:"device_type,omitempty"`         // of its accelerators; not looked at
+	DeviceType string    `json:"device_type,omitempty"`         // "cuda" or DeviceCPU; older workers don't say
 	CodecName  string    `json:"request_plane_codec,omitempty"` // "json", "msgpack"; empty is a JSON-only worker
 }
+
+// DeviceCPU is the device type of a worker without an accelerator.
+const DeviceCPU = "cpu"
 
 // ID returns the endpoint the instance serves.
 func (i *Instance) ID() EndpointID { return EndpointID{i.Namespace, i.Component, i.Endpoint} }

@@ -36,7 +36,6 @@ import (
 	"github.com/portico-llm/portico/internal/router/dispatch"
 	"github.com/portico-llm/portico/internal/router/plane/nats"
 	"github.com/portico-llm/portico/internal/router/plane/tcp"
-	"github.com/portico-llm/portico/internal/router/policy"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/server/sse"
 )
@@ -310,7 +309,8 @@ func (a *app) parsers(card *worker.Card, files *modelcard.Files, log *slog.Logge
 // dispatcher joins the ways to the workers and back. The listener, the planes and the table of workers are closed after
 // the server, in the reverse of this order.
 func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, error) {
-	choose, err := policy.New(a.cfg.Router.Mode)
+	routes := &routes{ratio: a.cfg.Router.CUDAToCPU, log: a.target("router")}
+	choose, err := routes.policy(a.cfg.Router.Mode)
 	if err != nil {
 		return nil, fmt.Errorf("router-mode: %w", err)
 	}
@@ -346,7 +346,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	}
 	// A dispatcher starts nothing: it works on its callers' goroutines.
 	d := dispatch.New(dispatch.Options{
-		Snapshots: a.store.Snapshot, Policy: choose, NATS: natsPlane, TCP: tcpPlane, CallHome: home,
+		Snapshots: a.store.Snapshot, Policy: choose, Route: routes.of, NATS: natsPlane, TCP: tcpPlane, CallHome: home,
 		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, StreamTimeout: a.cfg.HTTP.StreamTimeout,
 		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, Registerer: a.registry, Log: log,
 	})

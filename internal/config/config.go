@@ -160,7 +160,8 @@ type CallHome struct {
 
 // Router is how a worker is chosen.
 type Router struct {
-	Mode string // "round-robin", "random", "least-loaded", "power-of-two" or "direct"
+	Mode      string  // "round-robin", "random", "least-loaded", "power-of-two", "device-aware-weighted" or "direct"
+	CUDAToCPU float64 // load of an accelerator for each of a processor's, with device-aware-weighted
 }
 
 // Text is the way from a conversation to tokens.

@@ -107,7 +107,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			`-x: unknown flag`,
 			`--namespace: needs a value: any text`,
 			`--http-port: "99999": allowed is a whole number from 0 to 65535`,
-			`--router-mode: "kv": allowed is one of round-robin, random, least-loaded, power-of-two, direct`,
+			`--router-mode: "kv": allowed is one of round-robin, random, least-loaded, power-of-two, device-aware-weighted, direct`,
 			`--strict: "2": allowed is true or false (also 1/0, yes/no, on/off)`,
 		}},
 		{"missing value", []string{"--http-host", "--http-port", "1"}, nil, []string{
@@ -191,7 +191,7 @@ func dynamoFlags(t *testing.T) (flags []dynamoFlag) {
 }
 
 // refused are the choices of Dynamo's that would change what is served, and so stop the start in place of a warning.
-var refused = map[string]bool{"kubernetes": true, "kv": true, "device-aware-weighted": true}
+var refused = map[string]bool{"kubernetes": true, "kv": true}
 
 // companions are flags that only make sense with another.
 var companions = map[string][]string{

@@ -197,8 +197,12 @@ func (t *table) addDiscovery(d *Discovery) {
 func (t *table) addPlane(c *Config) {
 	t.group = "Workers"
 	t.add("router-mode", "DYN_ROUTER_MODE",
-		choice(&c.Router.Mode, "round-robin", "round-robin", "random", "least-loaded", "power-of-two", "direct"),
-		"How a worker is chosen; direct leaves it to the request.")
+		choice(&c.Router.Mode, "round-robin", "round-robin", "random", "least-loaded", "power-of-two",
+			"device-aware-weighted", "direct"),
+		"How a worker is chosen; direct leaves it to the request. What a model's card says wins.")
+	t.add("encoder-cuda-to-cpu-ratio", "DYN_ENCODER_CUDA_TO_CPU_RATIO",
+		number(&c.Router.CUDAToCPU, 8, 0.001, 1e6),
+		"With device-aware-weighted: how many times the load of a processor an accelerator is given.")
 	t.add("request-plane", "DYN_REQUEST_PLANE", choice(&c.Plane.Default, "tcp", "tcp", "nats"),
 		"Transport of requests. What a worker's record says wins.")
 	t.add("handshake-timeout", "PORTICO_HANDSHAKE_TIMEOUT",

@@ -54,6 +54,8 @@ type Snapshot struct {
 type Candidate struct {
 	Instance *worker.Instance
 	InFlight int64 // requests of this frontend now at the instance
+	// Factor multiplies the instance's cost for this request, which prefers it the more the smaller it is; 0 is 1.
+	Factor float64
 }
 
 // Query is what a Policy may look at beside the candidates. It is read-only.

@@ -123,6 +123,70 @@ func TestPowerOfTwo(t *testing.T) {
 	}
 }
 
+// TestDeviceAware: the loads of accelerators come first, then those of processors.
+func TestDeviceAware(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		ratio      float64
+		cuda, cpus []int64
+		ordinal    uint64
+		want       int
+	}{
+		{"accelerators alone", 8, []int64{2, 1}, nil, 0, 1},
+		{"processors alone", 8, nil, []int64{2, 1}, 0, 1},
+		{"all idle", 8, []int64{0, 0}, []int64{0}, 2, 0}, // the turn that is the processor's passes on
+		{"one request", 8, []int64{1}, []int64{0}, 0, 1},
+		{"processors have their share", 8, []int64{8}, []int64{1}, 0, 0},
+		{"accelerators have more than theirs", 8, []int64{9}, []int64{1}, 0, 1},
+		{"loads are those of one instance", 8, []int64{9, 9}, []int64{1, 1, 1}, 0, 2},
+		{"and so here", 8, []int64{9, 0}, []int64{1, 1, 1}, 0, 1},
+		{"another ratio", 2, []int64{5}, []int64{2}, 0, 1},
+		{"no ratio is the default", 0, []int64{9}, []int64{1}, 0, 1},
+		{"the least loaded processor", 8, []int64{99}, []int64{3, 1, 2}, 0, 2},
+	} {
+		candidates := fleet(append(append([]int64{}, tc.cuda...), tc.cpus...)...)
+		for i := range tc.cpus {
+			candidates[len(tc.cuda)+i].Instance.DeviceType = worker.DeviceCPU
+		}
+		got, err := policy.NewDeviceAware(tc.ratio).Pick(&router.Query{Ordinal: tc.ordinal}, candidates)
+		if err != nil || got != tc.want {
+			t.Errorf("%s: got %d, %v; want %d", tc.name, got, err, tc.want)
+		}
+	}
+}
+
+// TestPreferred: what a request prefers weighs a load, and is all that counts where loads don't.
+func TestPreferred(t *testing.T) {
+	for _, tc := range []struct {
+		mode    string
+		loads   []int64
+		factors []float64
+		ordinal uint64
+		want    int
+	}{
+		{policy.RoundRobin, []int64{0, 0, 0}, []float64{1, 0.5, 0.5}, 0, 1},
+		{policy.RoundRobin, []int64{0, 0, 0}, []float64{1, 0.5, 0.5}, 1, 2},
+		{policy.RoundRobin, []int64{0, 0, 0}, []float64{0, 1, 1}, 2, 2}, // 0 is 1
+		{policy.RoundRobin, []int64{0, 0, 0}, []float64{1, 2, 2}, 7, 0},
+		{policy.Random, []int64{0, 0, 0}, []float64{1, 0.5, 0.5}, 1, 2},
+		{policy.LeastLoad, []int64{0, 0}, []float64{1, 0.5}, 0, 1},
+		{policy.LeastLoad, []int64{1, 2}, []float64{1, 0.5}, 0, 1},
+		{policy.LeastLoad, []int64{0, 2}, []float64{1, 0.5}, 0, 0}, // the preferred one is too loaded
+		{policy.PowerOfTwo, []int64{0, 0}, []float64{1, 0.5}, 0, 1},
+		{policy.DeviceAware, []int64{0, 0}, []float64{1, 0.5}, 0, 1},
+	} {
+		candidates := fleet(tc.loads...)
+		for i, f := range tc.factors {
+			candidates[i].Factor = f
+		}
+		draw := func(n int) int { return int(tc.ordinal) % n }
+		got, err := mustNew(t, tc.mode).Pick(&router.Query{Ordinal: tc.ordinal, Random: draw}, candidates)
+		if err != nil || got != tc.want {
+			t.Errorf("%s of %v with %v at %d: got %d, %v; want %d", tc.mode, tc.loads, tc.factors, tc.ordinal, got, err, tc.want)
+		}
+	}
+}
+
 func TestDirect(t *testing.T) {
 	p := mustNew(t, policy.Direct)
 	pin := func(id uint64) *uint64 { return &id }
@@ -168,9 +232,8 @@ func TestAllModes(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for mode, want := range map[string]string{
-		"kv":                    "not supported yet",
-		"device-aware-weighted": "not supported yet",
-		"roundrobin":            "unknown router mode",
+		"kv":         "not supported yet",
+		"roundrobin": "unknown router mode",
 	} {
 		_, err := policy.New(mode)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), fmt.Sprintf("%q", mode)) {

@@ -54,6 +54,7 @@ func FieldsOf(names []string) Fields {
 type nvext struct {
 	fields   Fields    // asked for; 0: none
 	received time.Time // when the request came in
+	begunAt  time.Time // when its worker began; kept only when timing was asked for
 	firstAt  time.Time // first token; zero: none yet
 	tokens   []uint32  // prompt, of the first prompt of a batch
 
@@ -69,6 +70,9 @@ type nvext struct {
 // asked for.
 func (x *nvext) begin(f Fields, received time.Time, p *pipeline.Prepared) {
 	x.fields, x.received = f, received
+	if f&FieldTiming != 0 {
+		x.begunAt = time.Now()
+	}
 	if f&(FieldPromptTokenIDs|FieldTokenIDs) != 0 && len(p.Requests) > 0 {
 		x.tokens = p.Requests[0].TokenIDs
 	}
@@ -198,6 +202,9 @@ func (x *nvext) appendFinish(dst []byte) []byte {
 		dst = append(dst, `"timing":{"request_received_ms":`...)
 		dst = strconv.AppendInt(dst, x.received.UnixMilli(), 10)
 		if !x.firstAt.IsZero() {
+			// The time to the first token, cut where the worker began.
+			dst = appendMilliseconds(append(dst, `,"prefill_wait_time_ms":`...), x.begunAt.Sub(x.received))
+			dst = appendMilliseconds(append(dst, `,"prefill_time_ms":`...), x.firstAt.Sub(x.begunAt))
 			dst = appendMilliseconds(append(dst, `,"ttft_ms":`...), x.firstAt.Sub(x.received))
 		}
 		dst = appendMilliseconds(append(dst, `,"total_time_ms":`...), time.Since(x.received))

@@ -178,6 +178,11 @@ func TestTiming(t *testing.T) {
 	if tm["ttft_ms"] < 2000 || tm["total_time_ms"] < tm["ttft_ms"] || tm["request_received_ms"] < 1e12 {
 		t.Errorf("timing: %v", tm)
 	}
+	// The two parts of the time to the first token, each rounded down to a microsecond.
+	wait, prefill := tm["prefill_wait_time_ms"], tm["prefill_time_ms"]
+	if gap := tm["ttft_ms"] - wait - prefill; wait < 2000 || gap < -0.0005 || gap > 0.0025 || len(tm) != 5 {
+		t.Errorf("parts of the time to the first token: %v", tm)
+	}
 }
 
 // TestRawStream checks what happens to the chunks of a worker that speaks the client's format.
