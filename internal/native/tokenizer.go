@@ -4,6 +4,8 @@ package native
 #include "tokens.h"
 #cgo noescape portico_tok_encode
 #cgo nocallback portico_tok_encode
+#cgo noescape portico_words_encode
+#cgo nocallback portico_words_encode
 #cgo noescape portico_tok_decode
 #cgo nocallback portico_tok_decode
 #cgo noescape portico_tok_token_id
@@ -24,7 +26,10 @@ import (
 // tiktoken encoder. Its calls take lengths, so that text may hold NULs, and tell a failure from an empty answer.
 //
 // All methods but Close are safe for concurrent use. Close must not run during another call.
-type Tokenizer struct{ handle *tokenizers.Tokenizer }
+type Tokenizer struct {
+	handle *tokenizers.Tokenizer
+	words  unsafe.Pointer // remembers the ids of words; nil: the tokenizer isn't one that can be encoded word by word
+}
 
 // NewTokenizer reads a tokenizer.json.
 func NewTokenizer(json []byte) (*Tokenizer, error) {
@@ -58,7 +63,7 @@ var _ = [1]struct{}{}[unsafe.Sizeof(tokenizers.Tokenizer{})-unsafe.Sizeof(unsafe
 func adopt(p unsafe.Pointer) *Tokenizer {
 	h := new(tokenizers.Tokenizer)
 	*(*unsafe.Pointer)(unsafe.Pointer(h)) = p
-	return &Tokenizer{handle: h}
+	return &Tokenizer{handle: h, words: C.portico_words_new(p)}
 }
 
 func (t *Tokenizer) pointer() unsafe.Pointer {
@@ -69,16 +74,35 @@ func (t *Tokenizer) pointer() unsafe.Pointer {
 }
 
 // Encode returns the ids of text. addSpecial adds what the post-processor puts around it. Invalid UTF-8 becomes U+FFFD.
+// The library is asked word by word where that gives the same ids, and remembers what it said: byte-level models only.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]uint32, error) {
+	if t.words == nil {
+		return t.EncodeWhole(text, addSpecial)
+	}
+	var out C.portico_ids
+	var failure C.portico_bytes
+	if !C.portico_words_encode(t.words, t.pointer(), stringPtr(text), C.size_t(len(text)), C.bool(addSpecial), &out, &failure) {
+		return nil, fmt.Errorf("encode: %w", takeError(failure))
+	}
+	return takeIDs(out), nil
+}
+
+// EncodeWhole is Encode by one call of the library. It is what the ids are measured against.
+func (t *Tokenizer) EncodeWhole(text string, addSpecial bool) ([]uint32, error) {
 	var out C.portico_ids
 	var failure C.portico_bytes
 	if !C.portico_tok_encode(t.pointer(), stringPtr(text), C.size_t(len(text)), C.bool(addSpecial), &out, &failure) {
 		return nil, fmt.Errorf("encode: %w", takeError(failure))
 	}
+	return takeIDs(out), nil
+}
+
+// takeIDs copies ids from the library and frees them.
+func takeIDs(out C.portico_ids) []uint32 {
 	ids := make([]uint32, int(out.len))
 	copy(ids, unsafe.Slice((*uint32)(out.ptr), int(out.len)))
 	C.portico_ids_free(out)
-	return ids, nil
+	return ids
 }
 
 // Decode returns the text of ids.
@@ -107,6 +131,8 @@ func (t *Tokenizer) Close() error {
 	if t.handle == nil {
 		return nil
 	}
+	C.portico_words_free(t.words)
+	t.words = nil
 	err := t.handle.Close()
 	t.handle = nil
 	TrimHeap()

@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -72,6 +73,46 @@ func TestTokenizerSeesPastNUL(t *testing.T) {
 	if err != nil || text != "abc\x00def" {
 		t.Errorf("Decode = %q, %v", text, err)
 	}
+}
+
+// FuzzWordsEqualWhole: asked word by word, the library gives the ids that it gives for the whole text.
+func FuzzWordsEqualWhole(f *testing.F) {
+	const pattern = `"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"`
+	var file map[string]any
+	if err := json.Unmarshal(smallJSON(f), &file); err != nil {
+		f.Fatal(err)
+	}
+	file["normalizer"] = map[string]any{"type": "NFC"}
+	file["pre_tokenizer"] = json.RawMessage(`{"type":"Sequence","pretokenizers":[
+		{"type":"Split","pattern":{"Regex":` + pattern + `},"behavior":"Isolated","invert":false},
+		{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}]}`)
+	b, err := json.Marshal(file)
+	if err != nil {
+		f.Fatal(err)
+	}
+	tok, err := native.NewTokenizer(b)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { tok.Close() })
+	for _, seed := range []string{
+		"", "Hello, world! It's 2024.", "abc\x00def", "a\xff\xe4\xbdb", "<|im_start|>user\n<|im_end|>", "你好，世界", "e\u0301 \u1112\u1161\u11ab",
+	} {
+		f.Add(seed, true)
+		f.Add(seed+" "+seed, false)
+	}
+	f.Fuzz(func(t *testing.T, text string, addSpecial bool) {
+		want, err := tok.EncodeWhole(text, addSpecial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // asked again, words are remembered
+			got, err := tok.Encode(text, addSpecial)
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%q: %v (-whole +words)\n%s", text, err, diff)
+			}
+		}
+	})
 }
 
 func TestTokenizerReplacesInvalidUTF8(t *testing.T) {

@@ -1,4 +1,4 @@
-// The C side of tokenizer.go, fast.go and heap.go: native/src/tok.rs and native/src/fast.rs.
+// The C side of tokenizer.go, fast.go and heap.go: tok.rs, words.rs, fast.rs and heap.rs in native/src.
 #ifndef PORTICO_TOKENS_H
 #define PORTICO_TOKENS_H
 
@@ -20,6 +20,11 @@ int64_t portico_tok_token_id(void *handle, const uint8_t *text, size_t len);
 uint32_t portico_tok_vocab_size(void *handle);
 void portico_ids_free(portico_ids ids);
 void portico_bytes_free(portico_bytes bytes);
+
+void *portico_words_new(void *handle);
+void portico_words_free(void *words);
+bool portico_words_encode(const void *words, void *handle, const uint8_t *text, size_t len, bool add_special,
+                          portico_ids *out, portico_bytes *error);
 
 void *portico_fast_load(const uint8_t *json, size_t len, portico_bytes *error);
 void portico_fast_free(void *tokenizer);

@@ -3,6 +3,7 @@
 //! The first part is the C ABI of the Go module github.com/daulet/tokenizers, compiled straight from the
 //! Go module cache (`DAULET_DIR`, set by `native/build.sh`). The modules after it are ours:
 //! - `tok`: length-delimited (NUL-safe) encode and decode for the same handles;
+//! - `words`: the reference word by word, for byte-level models;
 //! - `fast`: exact byte-level BPE for the tokenizers it fully understands;
 //! - `heap`: the allocator and its figures;
 //! - `template`: chat templates with the semantics of transformers' Jinja environment.
@@ -16,3 +17,4 @@ pub mod fast;
 pub mod heap;
 pub mod template;
 pub mod tok;
+pub mod words;

@@ -19,7 +19,7 @@ pub struct Array<T> {
 
 impl<T> Array<T> {
     /// An array without memory is null: the address that stands for it in Rust is none that a Go pointer may hold.
-    fn give(values: Vec<T>) -> Self {
+    pub(crate) fn give(values: Vec<T>) -> Self {
         if values.capacity() == 0 {
             return Array { ptr: std::ptr::null_mut(), len: 0, cap: 0 };
         }
@@ -70,7 +70,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Safety: `handle` is null or a live handle.
-unsafe fn unified<'a>(handle: *mut libc::c_void) -> Result<&'a UnifiedTokenizer, String> {
+pub(crate) unsafe fn unified<'a>(handle: *mut libc::c_void) -> Result<&'a UnifiedTokenizer, String> {
     handle.cast::<UnifiedTokenizer>().as_ref().ok_or_else(|| "no tokenizer".to_string())
 }
 

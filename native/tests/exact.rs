@@ -1,23 +1,25 @@
-//! The fast encoder against the `tokenizers` crate.
+//! The fast encoder, and the reference word by word, against the `tokenizers` crate.
 mod common;
 
 use common::*;
 use portico_native::fast::{Encoder, Tokenizer};
+use portico_native::words::Words;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Both encoders of one tokenizer.json.
+/// The encoders of one tokenizer.json.
 struct Pair {
     name: String,
     reference: tokenizers::Tokenizer,
     fast: Encoder,
+    words: Words,
 }
 
 impl Pair {
     fn new(name: &str, json: &[u8]) -> Result<Pair, String> {
         let fast = Encoder::new(Arc::new(Tokenizer::from_json(json)?));
         let reference = tokenizers::Tokenizer::from_bytes(json).expect("the reference reads it");
-        Ok(Pair { name: name.to_string(), reference, fast })
+        Ok(Pair { name: name.to_string(), reference, fast, words: Words::default() })
     }
 
     fn check(&mut self, text: &str) {
@@ -29,6 +31,10 @@ impl Pair {
         let want = self.reference.encode_fast(text, add_special).expect("encode");
         let got = self.fast.encode(text, add_special);
         assert_eq!(got, want.get_ids(), "{}: {text:?}, add_special {add_special}", self.name);
+        // Word by word, where the tokenizer is of that shape.
+        if let Some(got) = self.words.encode(&self.reference, text, add_special) {
+            assert_eq!(got.expect("words"), want.get_ids(), "{} by words: {text:?}, add_special {add_special}", self.name);
+        }
     }
 
     /// Code points that are or may be assigned soon, where each pattern would branch on them: all of the first 48 blocks
@@ -109,6 +115,9 @@ fn every_pattern_encodes_as_the_reference() {
         let mut json = small();
         json["pre_tokenizer"] = pre_tokenizer;
         let mut pair = Pair::new(name, json.to_string().as_bytes()).expect(name);
+        // One pattern is built in, and one keeps matches only: the crate cuts these by itself.
+        let by_words = pair.words.encode(&pair.reference, "", false).is_some();
+        assert_eq!(by_words, name != "gpt2 built in" && name != "qwen2, matches kept", "{name} by words");
         pair.check_code_points(97);
         pair.check_mixtures(1_500);
         pair.check_repeats();
@@ -178,4 +187,27 @@ fn cache_changes_nothing() {
     let text = words.join(" ");
     pair.check(&text);
     pair.check(&text);
+}
+
+/// Where a word's ids depend on more than the word, or on the call, the crate encodes the whole.
+#[test]
+fn words_are_left_to_the_crate_where_they_are_not_alone() {
+    let covered = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut json = small();
+        json["pre_tokenizer"] = splits("Isolated", false, &[QWEN2]);
+        change(&mut json);
+        let reference = tokenizers::Tokenizer::from_bytes(json.to_string()).expect("the reference reads it");
+        Words::default().encode(&reference, "a word", true).is_some()
+    };
+    assert!(covered(&|_| {}));
+    assert!(!covered(&|json| json["model"]["dropout"] = json!(0.1)), "dropout");
+    assert!(!covered(&|json| json["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = json!(true)), "space");
+    assert!(!covered(&|json| json["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = json!(true)), "regex");
+    assert!(!covered(&|json| json["pre_tokenizer"] = json!(null)), "no pre-tokenizer");
+    assert!(!covered(&|json| json["pre_tokenizer"] = splits("MergedWithNext", false, &[QWEN2])), "merged");
+    assert!(!covered(&|json| json["pre_tokenizer"] = splits("Isolated", true, &[QWEN2])), "inverted");
+    assert!(!covered(&|json| json["truncation"] =
+        json!({"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0})), "truncation");
+    assert!(!covered(&|json| json["padding"] = json!({"strategy": {"Fixed": 8}, "direction": "Right",
+        "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"})), "padding");
 }
