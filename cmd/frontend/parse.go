@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -63,20 +62,14 @@ type parsedCall struct {
 // runParse prints what the parsers make of a model's raw text. It returns the exit code.
 func runParse(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags, err := parseParse(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		fmt.Fprintf(stderr, "frontend parse: %v\n", err)
-		return exitUsage
+	if err != nil {
+		return flagsExit("parse", err, stderr)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), parseTimeout)
 	defer cancel()
 	message, err := parseInput(ctx, flags, stdin)
 	if err == nil {
-		out := json.NewEncoder(stdout)
-		// Markup that was left in a message is to be seen as it is.
-		out.SetEscapeHTML(false)
+		out := jsonOutput(stdout)
 		out.SetIndent("", "  ")
 		err = out.Encode(message)
 	}
@@ -90,8 +83,7 @@ func runParse(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // parseParse reads the flags. Help was asked for when the error is flag.ErrHelp, and has been printed.
 func parseParse(args []string, stderr io.Writer) (*parseFlags, error) {
 	var f parseFlags
-	set := flag.NewFlagSet("parse", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
+	set := newFlagSet("parse")
 	set.StringVar(&f.toolParser, "tool-call-parser", "", "how the model writes tool calls")
 	set.StringVar(&f.reasoningParser, "reasoning-parser", "", "how it marks its reasoning")
 	set.StringVar(&f.tools, "tools", "", "file with the request's tools, a JSON array; default: calls of any function")
@@ -100,18 +92,10 @@ func parseParse(args []string, stderr io.Writer) (*parseFlags, error) {
 	set.StringVar(&f.prompt, "prompt", "", "the end of the rendered prompt, where it opens or closes a thought")
 	set.StringVar(&f.finish, "finish", "stop", "why the engine ended: stop or length")
 	set.BoolVar(&f.pieces, "pieces", false, "the input is a JSON array of strings")
-	set.Usage = func() {}
-	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stderr, parseUsage)
-			set.SetOutput(stderr)
-			set.PrintDefaults()
-		}
-		return nil, fmt.Errorf("%w", err)
+	if err := parseFlagSet(set, args, false, parseUsage, stderr); err != nil {
+		return nil, err
 	}
 	switch {
-	case set.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
 	case !slices.Contains([]string{"stop", "length"}, f.finish):
 		return nil, fmt.Errorf("--finish %s: neither stop nor length", f.finish)
 	case f.toolParser == "" && f.reasoningParser == "" && f.modelPath == "":

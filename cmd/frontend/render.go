@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -57,12 +55,8 @@ type rendered struct {
 // returns the exit code: 0, 1 for a request that can't be rendered, 2 for wrong flags.
 func runRender(args []string, stdout, stderr io.Writer) int {
 	flags, err := parseRender(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "frontend render: %v\n", err)
-		return 2
+	if err != nil {
+		return flagsExit("render", err, stderr)
 	}
 	// Loading the model takes its time, too.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*renderTimeout)
@@ -72,9 +66,7 @@ func runRender(args []string, stdout, stderr io.Writer) int {
 		render = renderTemplate
 	}
 	result, err := render(ctx, flags)
-	out := json.NewEncoder(stdout)
-	// Prompts are full of angle brackets, which nobody wants to read as escapes.
-	out.SetEscapeHTML(false)
+	out := jsonOutput(stdout)
 	if err != nil {
 		// Failures are output as well: scripts compare them.
 		if err := out.Encode(map[string]string{"error": renderError(err)}); err != nil {
@@ -105,30 +97,20 @@ func renderError(err error) string {
 // flag.ErrHelp, and has been printed.
 func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	var f renderFlags
-	set := flag.NewFlagSet("render", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
+	set := newFlagSet("render")
 	set.StringVar(&f.modelPath, "model-path", "", "folder with the model's files")
 	set.StringVar(&f.request, "request", "", "file with the JSON body of a chat request")
 	set.StringVar(&f.template, "template", "", "file with a chat template")
 	set.StringVar(&f.arguments, "arguments", "", "file with a JSON object of all the template's variables, special tokens included")
 	now := set.String("now", "", "what strftime_now sees, such as 2025-07-26T12:00:00; default: the clock")
-	// The package would print its usage with every mistake; a line that says what is wrong does more.
-	set.Usage = func() {}
-	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stderr, renderUsage)
-			set.SetOutput(stderr)
-			set.PrintDefaults()
-		}
-		return nil, fmt.Errorf("%w", err)
+	if err := parseFlagSet(set, args, false, renderUsage, stderr); err != nil {
+		return nil, err
 	}
 	var err error
 	if f.now, err = parseNow(*now); err != nil {
 		return nil, err
 	}
 	switch {
-	case set.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
 	// Exactly one of the two ways.
 	case (f.request == "") == (f.template == ""):
 		return nil, errors.New("give --request with --model-path, or --template with --arguments")
@@ -154,23 +136,6 @@ func parseNow(s string) (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("--now %s: not a time such as 2025-07-26T12:00:00", s)
-}
-
-// readInput reads a whole file, or standard input.
-func readInput(name string) ([]byte, error) {
-	// Read to its end: a request is no stream.
-	if name == "-" {
-		data, err := io.ReadAll(os.Stdin)
-		if err != nil {
-			return nil, fmt.Errorf("standard input: %w", err)
-		}
-		return data, nil
-	}
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	return data, nil
 }
 
 // renderTemplate gives a template exactly the variables in the file. Nothing of the project's own adaptation to

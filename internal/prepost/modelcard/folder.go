@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,13 @@ func FromFolder(dir, name string) (*worker.Card, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("model folder %s: %w", dir, err)
+	}
+	// A wrong path is told as such, and not as the first file that is missing below it.
+	switch info, err := os.Stat(dir); {
+	case err != nil:
+		return nil, fmt.Errorf("model folder: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("model folder %s: not a folder", dir)
 	}
 	if name == "" {
 		name = filepath.Base(dir)

@@ -90,6 +90,17 @@ func TestFromFolder(t *testing.T) {
 	if _, err := modelcard.FromFolder(t.TempDir(), ""); err == nil {
 		t.Error("a folder without a tokenizer is taken")
 	}
+	// A wrong path is named, and so is what is wrong with it.
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for place, want := range map[string]string{file + ".gone": "no such file or directory", file: "not a folder"} {
+		_, err := modelcard.FromFolder(place, "")
+		if err == nil || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), want) {
+			t.Errorf("FromFolder(%s) = %v, want %q", place, err, want)
+		}
+	}
 }
 
 // TestWhatFilesSay leaves files out, one after the other, to see what steps in for them.
