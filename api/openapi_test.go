@@ -29,7 +29,9 @@ func TestOpenAPIServesEveryRoute(t *testing.T) {
 	}
 	paths := doc["paths"].(map[string]any)
 	for _, route := range []string{
-		"post /v1/chat/completions", "post /v1/completions", "get /v1/models", "get /v1/models/{model}",
+		"post /v1/chat/completions", "post /v1/completions", "post /v1/responses",
+		"post /v1/responses/input_tokens", "get /v1/responses/{id}", "delete /v1/responses/{id}",
+		"get /v1/responses/{id}/input_items", "post /v1/responses/{id}/cancel", "get /v1/models", "get /v1/models/{model}",
 		"get /v1/models/{model}/ready", "get /health", "get /live", "get /ready", "get /metrics", "get /openapi.json",
 	} {
 		method, path, _ := strings.Cut(route, " ")
@@ -38,8 +40,8 @@ func TestOpenAPIServesEveryRoute(t *testing.T) {
 			t.Errorf("no %s", route)
 		}
 	}
-	if len(paths) != 10 {
-		t.Errorf("%d paths, want 10", len(paths))
+	if len(paths) != 15 {
+		t.Errorf("%d paths, want 15", len(paths))
 	}
 }
 

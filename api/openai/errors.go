@@ -63,6 +63,13 @@ func appendFlatStart(dst []byte, e *FlatError) []byte {
 	return strconv.AppendInt(dst, int64(e.Code), 10)
 }
 
+// AppendDeleted appends {"id","object","deleted":true}: the answer to a deletion.
+func AppendDeleted(dst []byte, id, object string) []byte {
+	dst = appendString(append(dst, `{"id":`...), id)
+	dst = appendString(append(dst, `,"object":`...), object)
+	return append(dst, `,"deleted":true}`...)
+}
+
 // appendStringOrNull appends null for the empty string.
 func appendStringOrNull(dst []byte, s string) []byte {
 	if s == "" {

@@ -5,6 +5,9 @@ func Kinds() map[string]map[string]string {
 	return map[string]map[string]string{
 		"ChatRequest":       kinds(chatTable),
 		"CompletionRequest": kinds(completionTable),
+		"ResponsesRequest":  kinds(responsesTable),
+		"TextConfig":        kinds(textTable),
+		"TextFormat":        kinds(textFormatTable),
 		"NvExt":             kinds(nvextTable),
 		"AgentHints":        kinds(hintsTable),
 		"StreamOptions":     kinds(streamTable),

@@ -59,6 +59,9 @@ func TestOpenAPIMatchesTypes(t *testing.T) {
 	types := map[string]reflect.Type{
 		"ChatRequest":       reflect.TypeFor[openai.ChatRequest](),
 		"CompletionRequest": reflect.TypeFor[openai.CompletionRequest](),
+		"ResponsesRequest":  reflect.TypeFor[openai.ResponsesRequest](),
+		"TextConfig":        reflect.TypeFor[openai.TextConfig](),
+		"TextFormat":        reflect.TypeFor[openai.TextFormat](),
 		"NvExt":             reflect.TypeFor[openai.NvExt](),
 		"AgentHints":        reflect.TypeFor[openai.AgentHints](),
 		"StreamOptions":     reflect.TypeFor[openai.StreamOptions](),

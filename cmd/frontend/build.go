@@ -37,6 +37,7 @@ import (
 	"github.com/portico-llm/portico/internal/router/plane/nats"
 	"github.com/portico-llm/portico/internal/router/plane/tcp"
 	"github.com/portico-llm/portico/internal/server"
+	"github.com/portico-llm/portico/internal/server/responses"
 	"github.com/portico-llm/portico/internal/server/sse"
 )
 
@@ -418,11 +419,13 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 		// From discovery itself: the health report shows workers before their model is loaded.
 		Instances: func() []*worker.Instance { return instances(a.store.Snapshot()) },
 		Paths: server.Paths{
-			Chat: h.Paths.Chat, Completions: h.Paths.Completions, Models: h.Paths.Models,
+			Chat: h.Paths.Chat, Completions: h.Paths.Completions, Responses: h.Paths.Responses, Models: h.Paths.Models,
 			Health: h.Paths.Health, Live: h.Paths.Live, Metrics: h.Paths.Metrics},
 		OpenAPI:        document,
 		FlatErrors:     h.ErrorFormat == "dynamo",
 		ReasoningField: h.ReasoningField,
+		Responses: responses.StoreOptions{
+			MaxCount: h.Responses.Count, MaxBytes: h.Responses.Bytes, TTL: h.Responses.TTL},
 		OverloadStatus: h.OverloadCode,
 		Decode:         openai.DecodeOptions{Strict: h.Strict, IgnoreNvExt: h.IgnoreNvExt},
 		BodyLimit:      h.BodyLimit,

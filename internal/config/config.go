@@ -70,6 +70,8 @@ type HTTP struct {
 	WriteTimeout  time.Duration // longest a client may take nothing of its stream; 0 for no limit
 	HoldBack      time.Duration // how long a burst of chunks is gathered before it is written
 
+	Responses Responses // how many are kept
+
 	ErrorFormat       string // "openai" or "dynamo"
 	ReasoningField    string // of chat messages: "reasoning_content" or "reasoning"
 	Strict            bool   // refuse unknown request fields
@@ -77,9 +79,16 @@ type HTTP struct {
 	ForceIncludeUsage bool   // every stream ends with usage, asked for or not
 }
 
+// Responses bound what is kept for previous_response_id.
+type Responses struct {
+	Count int           // responses; 0 for none
+	Bytes int64         // of all of them
+	TTL   time.Duration // since the last use
+}
+
 // Paths are where the endpoints are.
 type Paths struct {
-	Chat, Completions, Models, Health, Live, Metrics string // each begins with a slash
+	Chat, Completions, Responses, Models, Health, Live, Metrics string // each begins with a slash
 }
 
 // Address is the host and port to listen on.

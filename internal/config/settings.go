@@ -125,6 +125,14 @@ func (t *table) addHTTP(h *HTTP) {
 		"Read nothing of a request's nvext but its cache_salt.")
 	t.add("enable-force-include-usage", "DYN_ENABLE_FORCE_INCLUDE_USAGE", boolean(&h.ForceIncludeUsage, false),
 		"End every stream with its usage, whether the client asked for it or not.")
+	r := &h.Responses
+	t.add("responses-kept", "PORTICO_RESPONSES_KEPT", integer(&r.Count, 4096, 0, 1<<24),
+		"Responses of /v1/responses kept in memory, for previous_response_id and GET; 0 for none. Another frontend doesn't "+
+			"have them.")
+	t.add("responses-kept-mb", "PORTICO_RESPONSES_KEPT_MB", scaled(&r.Bytes, 64, 1, 1<<20, 1<<20),
+		"Memory for them in MiB; the least recently used go first.")
+	t.add("responses-kept-secs", "PORTICO_RESPONSES_KEPT_SECS", seconds(&r.TTL, time.Hour, time.Second),
+		"How long one is kept after its last use.")
 }
 
 // addPaths lists where the endpoints are.
@@ -136,6 +144,7 @@ func (t *table) addPaths(p *Paths) {
 	}
 	add("chat", &p.Chat, "/v1/chat/completions", "chat completions")
 	add("cmp", &p.Completions, "/v1/completions", "completions")
+	add("responses", &p.Responses, "/v1/responses", "responses")
 	add("models", &p.Models, "/v1/models", "the list of models")
 	add("health", &p.Health, "/health", "the health report")
 	add("live", &p.Live, "/live", "the sign of life")

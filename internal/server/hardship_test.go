@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -26,6 +27,9 @@ var endpoints = map[string]string{
 	"/v1/completions":      `{"model":"m","prompt":"hi"`,
 }
 
+// responsesRequest is the same for an endpoint with events of its own.
+const responsesRequest = `{"model":"m","input":"hi"`
+
 // TestFaultNeverLooksLikeSuccess plays what can befall a worker, before and after its first output. Clients have to see
 // a failure, and so has the one who watches the metrics.
 func TestFaultNeverLooksLikeSuccess(t *testing.T) {
@@ -42,9 +46,11 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 	for name, script := range faults {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, testkit.Play(testkit.Items(script)), nil)
-			for path, body := range endpoints {
+			all := maps.Clone(endpoints)
+			all["/v1/responses"] = responsesRequest
+			for path, body := range all {
 				res, got := s.do(t, http.MethodPost, path, body+"}")
-				if res.StatusCode < 500 || strings.Contains(got, "finish_reason") {
+				if res.StatusCode < 500 || strings.Contains(got, "finish_reason") || strings.Contains(got, `"completed"`) {
 					t.Errorf("%s: %d %s", path, res.StatusCode, got)
 				}
 				res, got = s.do(t, http.MethodPost, path, body+`,"stream":true}`)
@@ -52,6 +58,10 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 					if res.StatusCode < 500 {
 						t.Errorf("%s, streamed: %d %s", path, res.StatusCode, got)
 					}
+					continue
+				}
+				if path == "/v1/responses" {
+					failedResponse(t, got)
 					continue
 				}
 				ev := events(t, got)
@@ -68,6 +78,20 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// failedResponse checks a responses stream that broke off after its first output.
+func failedResponse(t *testing.T, got string) {
+	t.Helper()
+	if err := testkit.LintResponses([]byte(got)); err != nil {
+		t.Error(err)
+	}
+	ev := events(t, got)
+	if n := len(ev); n < 3 || ev[n-3].Name != "response.failed" || ev[n-2].Name != "error" ||
+		!strings.Contains(ev[n-3].Data, `"error":{"code":"server_error","message":"`) ||
+		!strings.Contains(ev[n-3].Data, `"text":"A"`) || strings.Contains(got, `"completed"`) {
+		t.Errorf("it looks like success: %s", got)
 	}
 }
 

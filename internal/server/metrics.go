@@ -17,11 +17,16 @@ type endpoint uint8
 const (
 	endpointChat endpoint = iota
 	endpointCompletions
+	endpointResponses
+	endpointInputTokens
 	endpoints // how many there are
 )
 
 // String returns the endpoint's label.
-func (e endpoint) String() string { return [...]string{"chat_completions", "completions"}[e] }
+func (e endpoint) String() string { return endpointNames[e] }
+
+// endpointNames are the labels, those that Dynamo has under its names.
+var endpointNames = [endpoints]string{"chat_completions", "completions", "responses", "input_tokens"}
 
 // unknownModel stands for every name that no model has: clients choose names, and labels must be bounded.
 const unknownModel = "unknown_model"
@@ -32,6 +37,7 @@ type metrics struct {
 	started      *prometheus.CounterVec   // begun; requests that are refused early included
 	failures     *prometheus.CounterVec   // by class and kind
 	unknown      *prometheus.CounterVec   // request fields
+	untold       *prometheus.CounterVec   // tools and items of responses requests that no model is told of
 	inflight     *prometheus.GaugeVec     // the same as active, under the older name
 	active       *prometheus.GaugeVec     // whose model is known and whose answer isn't over
 	queued       *prometheus.GaugeVec     // those that wait for their first token
@@ -85,6 +91,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		failures: r.counter("failures_total", "Total number of terminal semantic request failures", "class", "reason"),
 		unknown: r.counter("unknown_request_fields_total",
 			"Total number of request fields that were ignored because the server does not know them", "endpoint"),
+		untold: r.counter("responses_ignored_total",
+			"Total number of tools and input items of responses requests that mean nothing to a model here", "kind"),
 		inflight: r.gauge("inflight_requests", "Number of inflight requests", "model"),
 		active: r.gauge("active_requests",
 			"Number of requests currently being handled by the frontend, from HTTP handler entry to response completion", "model"),

@@ -13,7 +13,7 @@ import (
 
 // Paths are where the endpoints stand. Empty ones are OpenAI's and Dynamo's usual places.
 type Paths struct {
-	Chat, Completions, Models             string // OpenAI's endpoints
+	Chat, Completions, Responses, Models  string // OpenAI's endpoints
 	Health, Live, Ready, Metrics, OpenAPI string // for operators
 }
 
@@ -23,7 +23,8 @@ func (p Paths) withDefaults() Paths {
 		path *string
 		def  string
 	}{
-		{&p.Chat, "/v1/chat/completions"}, {&p.Completions, "/v1/completions"}, {&p.Models, "/v1/models"},
+		{&p.Chat, "/v1/chat/completions"}, {&p.Completions, "/v1/completions"},
+		{&p.Responses, "/v1/responses"}, {&p.Models, "/v1/models"},
 		{&p.Health, "/health"}, {&p.Live, "/live"}, {&p.Ready, "/ready"}, {&p.Metrics, "/metrics"},
 		{&p.OpenAPI, "/openapi.json"},
 	} {
@@ -43,6 +44,7 @@ func (s *Server) routes() (http.Handler, error) {
 	// Only what is served has a route: clients probe for endpoints, and a 404 is the honest answer.
 	r.Post(p.Chat, s.inference(endpointChat, (*exchange).chat))
 	r.Post(p.Completions, s.inference(endpointCompletions, (*exchange).completions))
+	s.responsesRoutes(r, p.Responses)
 
 	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.
 	get := func(path string, h http.HandlerFunc) {
@@ -84,7 +86,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 // methodNotAllowed names the methods the path has. RFC 9110 wants them in the Allow header, too.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, routes chi.Routes) {
 	var allowed []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
 		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
 			allowed = append(allowed, m)
 		}

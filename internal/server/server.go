@@ -8,7 +8,7 @@
 //   - server.go, routes.go: options, construction, routes;
 //   - serve.go: listening, draining, shutting down;
 //   - exchange.go: one request from its first line to its last byte; headers.go, body.go: what it reads;
-//   - chat.go, completions.go, answer.go: the two inference endpoints;
+//   - chat.go, responses.go, answer.go: the inference endpoints;
 //   - models.go: the list of models;
 //   - errors.go: kind of fault → status, type, code;
 //   - metrics.go, trace.go: what is observed.
@@ -30,6 +30,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/server/responses"
 	"github.com/portico-llm/portico/internal/server/sse"
 	"github.com/portico-llm/portico/internal/server/validate"
 )
@@ -68,6 +69,8 @@ type Options struct {
 	ForceUsage    bool          // streams end with a usage chunk, asked for or not
 
 	ReasoningField string // of messages, where thoughts go; empty: reasoning_content
+
+	Responses responses.StoreOptions // how many responses are kept; Registerer is the server's own
 
 	Stream sse.Options // Open is the server's own
 
@@ -128,10 +131,11 @@ type Server struct {
 	opts    Options     // with defaults
 	errors  *errorTable // the form of failures
 	metrics *metrics
-	handler http.Handler // all routes
-	open    atomic.Int64 // streams being written
-	chosen  sync.Map     // ids that clients chose, of running requests
-	life    life         // serving, draining, ended
+	kept    *responses.Store // responses that conversations can go on from
+	handler http.Handler     // all routes
+	open    atomic.Int64     // streams being written
+	chosen  sync.Map         // ids that clients chose, of running requests
+	life    life             // serving, draining, ended
 }
 
 // New returns a Server. It starts nothing.
@@ -141,6 +145,8 @@ func New(opts Options) (*Server, error) {
 	s.opts.Stream.Open = &s.open
 	s.errors = newErrorTable(s.opts.FlatErrors, s.opts.OverloadStatus)
 	s.metrics = newMetrics(s.opts.Registerer)
+	s.opts.Responses.Registerer = s.opts.Registerer
+	s.kept = responses.NewStore(s.opts.Responses)
 	s.life.init()
 	var err error
 	s.handler, err = s.routes()

@@ -140,7 +140,7 @@ func TestErrors(t *testing.T) {
 		{"overloaded", "POST", "/v1/chat/completions", chatStream, "", 529, "server_error", "overloaded", "full"},
 		{"too large", "POST", "/v1/chat/completions", strings.Repeat(" ", 1<<20) + chatBody, "", 413, "invalid_request_error",
 			"request_too_large", "exceeds the limit of 1 MB set by DYN_HTTP_BODY_LIMIT_MB"},
-		{"unknown route", "POST", "/v1/responses", `{}`, "", 404, "invalid_request_error", "not_found", "Route not found: POST /v1/responses"},
+		{"unknown route", "POST", "/v1/nothing", `{}`, "", 404, "invalid_request_error", "not_found", "Route not found: POST /v1/nothing"},
 		{"wrong method", "GET", "/v1/chat/completions", "", "", 405, "invalid_request_error", "", "allowed: POST"},
 		{"no such model", "GET", "/v1/models/a/b", "", "", 404, "invalid_request_error", "model_not_found", "a/b"},
 	}

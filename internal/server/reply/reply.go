@@ -26,15 +26,24 @@ type Options struct {
 
 	ReasoningField string // where thoughts go; empty: reasoning_content
 
-	Fields    Fields    // extra fields in nvext
-	Received  time.Time // when the request came in, for the timing field
-	Notes     Notes     // annotations, in streams
-	RequestID string    // for the annotation of that name
+	Fields    Fields           // extra fields in nvext
+	Received  time.Time        // when the request came in, for the timing field
+	Now       func() time.Time // for the end of a response; nil: time.Now
+	Notes     Notes            // annotations, in streams
+	RequestID string           // for the annotation of that name
 }
 
 // Notes are annotations of the request that a client may ask for. They precede the first chunk.
 type Notes struct {
 	RequestID, Prompt, TokenIDs bool
+}
+
+// now is the time.
+func (o *Options) now() time.Time {
+	if o.Now == nil {
+		return time.Now()
+	}
+	return o.Now()
 }
 
 // choice is what is remembered of one choice between deltas.
