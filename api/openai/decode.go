@@ -63,25 +63,25 @@ func DecodeCompletion(body []byte, opts DecodeOptions) (*CompletionRequest, erro
 	return req, nil
 }
 
-// reset empties the request for another reading, of body, and returns its common part.
-func (r *ChatRequest) reset(body []byte) *Common {
+// reset empties the request for another reading, of body, and returns where unknown fields are noted.
+func (r *ChatRequest) reset(body []byte) *Unknown {
 	*r = ChatRequest{}
 	r.body = body
-	return &r.Common
+	return &r.Unknown
 }
 
 // reset does the same for a completion.
-func (r *CompletionRequest) reset(body []byte) *Common {
+func (r *CompletionRequest) reset(body []byte) *Unknown {
 	*r = CompletionRequest{}
 	r.body = body
-	return &r.Common
+	return &r.Unknown
 }
 
 // lenientNames leaves duplicates to the field tables: the library's own check would look at every object of the body.
 var lenientNames = jsontext.AllowDuplicateNames(true)
 
 // decode reads body, and on a failure that mending can cure reads it a second time.
-func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func(*T, []byte) *Common) (*T, error) {
+func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func(*T, []byte) *Unknown) (*T, error) {
 	// An empty body would otherwise be reported as one that ends too early.
 	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
 		return nil, fault.Bad("", "The body is empty; a JSON object is expected")
@@ -117,10 +117,10 @@ type document[T any] struct {
 }
 
 // read reads body into a request that has been emptied.
-func (d *document[T]) read(body []byte, reset func(*T, []byte) *Common) error {
-	common := reset(d.out, body)
+func (d *document[T]) read(body []byte, reset func(*T, []byte) *Unknown) error {
+	unknown := reset(d.out, body)
 	// A second reading starts over in every respect: what the first left behind, path included, is gone.
-	d.reader.start(body, &common.Unknown)
+	d.reader.start(body, unknown)
 	return json.Unmarshal(body, d, lenientNames)
 }
 

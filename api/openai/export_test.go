@@ -14,6 +14,14 @@ func Kinds() map[string]map[string]string {
 		"ResponseFormat":    kinds(formatTable),
 		"JSONSchema":        kinds(schemaTable),
 		"Thinking":          kinds(thinkingTable),
+		"EmbeddingRequest":  kinds(taskTables[TaskEmbed].table),
+		"RerankRequest":     kinds(taskTables[TaskRerank].table),
+		"ScoreRequest":      kinds(taskTables[TaskScore].table),
+		"ClassifyRequest":   kinds(taskTables[TaskClassify].table),
+		"PoolingRequest":    kinds(taskTables[TaskPool].table),
+		"ImageRequest":      kinds(taskTables[TaskImage].table),
+		"VideoRequest":      kinds(taskTables[TaskVideo].table),
+		"SpeechRequest":     kinds(taskTables[TaskSpeech].table),
 	}
 }
 
