@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -168,6 +169,41 @@ func (c *Catalog) Lookup(model string) (*Set, error) {
 		return s, nil
 	}
 	return nil, notReady(model)
+}
+
+// LookupFor is Lookup among the sets that offer one surface: a flag of a card's model type, such as Chat or Embedding.
+// A model that offers others only is NotFound with code model_not_supported.
+func (c *Catalog) LookupFor(model, surface string) (*Set, error) {
+	e := c.table.Load().models[model]
+	if e == nil {
+		return nil, notFound(model)
+	}
+	offered, ok := e.by[surface]
+	switch {
+	case len(offered.sets) > 0:
+		return draw(offered), nil
+	case ok || len(e.by) == 0:
+		return nil, notReady(model)
+	}
+	return nil, notSupported(model, surface, e)
+}
+
+// notSupported names what the model can be asked for instead.
+func notSupported(model, surface string, e *entry) *fault.Error {
+	var wanted string
+	var offered []string
+	for _, s := range surfaces {
+		if s.flag == surface {
+			wanted = s.name
+		}
+		if _, ok := e.by[s.flag]; ok {
+			offered = append(offered, s.name)
+		}
+	}
+	return &fault.Error{
+		Kind: fault.NotFound, Code: "model_not_supported", Param: "model",
+		Message: "The model `" + model + "` does not offer " + wanted + "; it offers " + strings.Join(offered, ", "),
+	}
 }
 
 // notFound is OpenAI's failure for a model it doesn't have.

@@ -547,3 +547,37 @@ dynamo_frontend_model_ready{model="m"} 1
 		}
 	})
 }
+
+// A request goes to a set that offers what it asks for, whatever else the name stands for.
+func TestLookupFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, catalog.Options{})
+		state := func(model, surface string) string {
+			set, err := s.LookupFor(model, surface)
+			if err == nil {
+				return set.Endpoint.Name
+			}
+			f, _ := errors.AsType[*fault.Error](err)
+			return f.Code
+		}
+		s.up("a/embed", 1, card("m", func(c *worker.Card) { c.ModelType = "Embedding" }))
+		s.up("a/chat", 2, card("m", nil))
+		s.source.Put(s.record("a/rank", 3, "", card("m", func(c *worker.Card) { c.ModelType, c.ModelInput = "Rerank", "Text" })))
+		synctest.Wait()
+		for _, c := range []struct{ model, surface, want string }{
+			{"m", "Chat", "chat"}, {"m", "Completions", "chat"}, {"m", "Embedding", "embed"},
+			{"m", "Rerank", notReady}, // its worker has no instance
+			{"m", "Images", "model_not_supported"}, {"x", "Chat", missing},
+		} {
+			for range 20 {
+				if got := state(c.model, c.surface); got != c.want {
+					t.Fatalf("%s for %s: %s, want %s", c.model, c.surface, got, c.want)
+				}
+			}
+		}
+		s.down("a/embed", 1)
+		if got := state("m", "Embedding"); got != "model_not_supported" {
+			t.Errorf("after its last worker: %s", got)
+		}
+	})
+}

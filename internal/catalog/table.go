@@ -20,6 +20,8 @@ type entry struct {
 	text  choices // sets that offer chat or completions
 	other choices // sets that offer something else only
 
+	by map[string]choices // sets by what they offer; surfaces none of whose sets is ready have an empty entry
+
 	listed bool // some workers of it answer clients
 }
 
@@ -112,13 +114,14 @@ func names(groups []*group) map[string]string {
 func (t *table) admit(name string, g *group, usable bool) (list bool) {
 	e := t.models[name]
 	if e == nil {
-		e = &entry{}
+		e = &entry{by: map[string]choices{}}
 		t.models[name] = e
 	}
 	if !serves(g.key.kind) {
 		return false
 	}
 	list, e.listed = !e.listed, true
+	e.offer(g, usable)
 	switch {
 	case !usable:
 	case g.card.Has("Chat") || g.card.Has("Completions"):
@@ -127,6 +130,20 @@ func (t *table) admit(name string, g *group, usable bool) (list bool) {
 		e.other.add(g.set, g.live)
 	}
 	return list
+}
+
+// offer adds the group under each of its surfaces.
+func (e *entry) offer(g *group, usable bool) {
+	for _, s := range surfaces {
+		if !g.card.Has(s.flag) {
+			continue
+		}
+		c := e.by[s.flag]
+		if usable {
+			c.add(g.set, g.live)
+		}
+		e.by[s.flag] = c
+	}
 }
 
 // describe returns a name's line in the list; whether it is ready is known once all groups have been admitted.

@@ -27,6 +27,16 @@ func (m Models) Lookup(model string) (*catalog.Set, error) {
 	return set, nil
 }
 
+// LookupFor finds a model that offers a surface.
+func (m Models) LookupFor(model, surface string) (*catalog.Set, error) {
+	set, err := m.Lookup(model)
+	if err == nil && !set.Card.Has(surface) {
+		return nil, fault.New(fault.NotFound, "The model `%s` does not offer %s", model, surface).
+			WithCode("model_not_supported")
+	}
+	return set, err
+}
+
 // Models lists the models. Their order is that of the map: any.
 func (m Models) Models() []catalog.ModelInfo {
 	var out []catalog.ModelInfo
@@ -65,6 +75,19 @@ func TextModel(name string) *catalog.Set {
 		Endpoint: worker.EndpointID{Namespace: "test", Component: "backend", Name: "generate"},
 		Card:     &worker.Card{DisplayName: name, ModelType: "Chat | Completions", ModelInput: "Text"},
 	}
+}
+
+// TaskModel is a set whose workers do what the model type says, such as "Embedding". With input Text they take the
+// client's request; with Tokens, which are bytes, they have no template.
+func TaskModel(name, modelType, input string) *catalog.Set {
+	set := &catalog.Set{
+		Endpoint: worker.EndpointID{Namespace: "test", Component: "backend", Name: "generate"},
+		Card:     &worker.Card{DisplayName: name, ModelType: modelType, ModelInput: input},
+	}
+	if input == "Tokens" {
+		set.Tokenizer = Bytes{}
+	}
+	return set
 }
 
 // lineRenderer is ByteModel's template.
