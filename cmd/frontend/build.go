@@ -420,6 +420,7 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 		Instances: func() []*worker.Instance { return instances(a.store.Snapshot()) },
 		Paths: server.Paths{
 			Chat: h.Paths.Chat, Completions: h.Paths.Completions, Responses: h.Paths.Responses, Models: h.Paths.Models,
+			Embeddings: h.Paths.Embeddings, Rerank: h.Paths.Rerank, Classify: h.Paths.Classify, Pooling: h.Paths.Pooling,
 			Health: h.Paths.Health, Live: h.Paths.Live, Metrics: h.Paths.Metrics},
 		OpenAPI:        document,
 		FlatErrors:     h.ErrorFormat == "dynamo",

@@ -89,6 +89,7 @@ type Responses struct {
 // Paths are where the endpoints are.
 type Paths struct {
 	Chat, Completions, Responses, Models, Health, Live, Metrics string // each begins with a slash
+	Embeddings, Rerank, Classify, Pooling                       string
 }
 
 // Address is the host and port to listen on.

@@ -175,11 +175,18 @@ func (p *Pipeline) render(ctx context.Context, set *catalog.Set, req *openai.Cha
 // tokenise encodes a prompt. The template has put the special tokens where they belong, so none are added; completion
 // prompts are taken as literally.
 func (p *Pipeline) tokenise(ctx context.Context, tokenizer prepost.Tokenizer, text string) ([]uint32, error) {
+	return p.tokeniseAs(ctx, tokenizer, text, false)
+}
+
+// tokeniseAs encodes a text, with or without the special tokens the model puts around one.
+func (p *Pipeline) tokeniseAs(
+	ctx context.Context, tokenizer prepost.Tokenizer, text string, special bool,
+) ([]uint32, error) {
 	ctx, span := p.tracer.Start(ctx, "prepost.tokenise")
 	defer span.End()
 	begin := time.Now()
 	// Blocks until the executor has room or ctx ends.
-	ids, err := tokenizer.Encode(ctx, text, false)
+	ids, err := tokenizer.Encode(ctx, text, special)
 	// Waiting for the executor counts: it is what the client notices.
 	took := time.Since(begin)
 	p.prepare.tokenise.Observe(took.Seconds())

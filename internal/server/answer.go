@@ -20,13 +20,18 @@ func (x *exchange) lookup(c *openai.Common) (*catalog.Set, error) {
 	if n := c.Unknown.Count; n > 0 {
 		x.s.metrics.unknown.WithLabelValues(x.endpoint.String()).Add(float64(n))
 	}
-	set, err := x.s.opts.Catalog.Lookup(c.Model)
+	return x.find(c.Model, c.Streaming())
+}
+
+// find looks a model up among those that have the request's endpoint.
+func (x *exchange) find(model string, stream bool) (*catalog.Set, error) {
+	set, err := x.s.opts.Catalog.LookupFor(model, x.endpoint.surface())
 	// A model that isn't ready is in the catalog all the same, so its name makes a label.
 	if err != nil && fault.KindOf(err) != fault.Unavailable {
-		x.known(unknownModel, c.Streaming())
+		x.known(unknownModel, stream)
 		return nil, err
 	}
-	x.known(c.Model, c.Streaming())
+	x.known(model, stream)
 	return set, err
 }
 
@@ -86,6 +91,11 @@ func (x *exchange) answer(p *pipeline.Prepared, how form) error {
 	if err != nil {
 		return err
 	}
+	return x.write(body)
+}
+
+// write answers with a whole body.
+func (x *exchange) write(body []byte) error {
 	h := x.w.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

@@ -19,14 +19,38 @@ const (
 	endpointCompletions
 	endpointResponses
 	endpointInputTokens
+	endpointEmbeddings
+	endpointRerank
+	endpointScore
+	endpointClassify
+	endpointPooling
+	endpointImages
+	endpointVideos
+	endpointAudios
 	endpoints // how many there are
 )
 
-// String returns the endpoint's label.
-func (e endpoint) String() string { return endpointNames[e] }
+// endpointFacts are each endpoint's label, and the flag that the model type of its models has.
+var endpointFacts = [endpoints]struct{ label, surface string }{
+	endpointChat:        {"chat_completions", "Chat"},
+	endpointCompletions: {"completions", "Completions"},
+	endpointResponses:   {"responses", "Chat"},
+	endpointInputTokens: {"input_tokens", "Chat"},
+	endpointEmbeddings:  {"embeddings", "Embedding"},
+	endpointRerank:      {"rerank", "Rerank"},
+	endpointScore:       {"score", "Rerank"},
+	endpointClassify:    {"classify", "Classify"},
+	endpointPooling:     {"pooling", "Pooling"},
+	endpointImages:      {"images", "Images"},
+	endpointVideos:      {"videos", "Videos"},
+	endpointAudios:      {"audios", "Audios"},
+}
 
-// endpointNames are the labels, those that Dynamo has under its names.
-var endpointNames = [endpoints]string{"chat_completions", "completions", "responses", "input_tokens"}
+// String returns the endpoint's label.
+func (e endpoint) String() string { return endpointFacts[e].label }
+
+// surface is what a model has to offer to be asked at the endpoint.
+func (e endpoint) surface() string { return endpointFacts[e].surface }
 
 // unknownModel stands for every name that no model has: clients choose names, and labels must be bounded.
 const unknownModel = "unknown_model"

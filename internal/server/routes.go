@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/server/admin"
 )
@@ -14,6 +15,7 @@ import (
 // Paths are where the endpoints stand. Empty ones are OpenAI's and Dynamo's usual places.
 type Paths struct {
 	Chat, Completions, Responses, Models  string // OpenAI's endpoints
+	Embeddings, Rerank, Classify, Pooling string // of models that don't write text
 	Health, Live, Ready, Metrics, OpenAPI string // for operators
 }
 
@@ -25,6 +27,8 @@ func (p Paths) withDefaults() Paths {
 	}{
 		{&p.Chat, "/v1/chat/completions"}, {&p.Completions, "/v1/completions"},
 		{&p.Responses, "/v1/responses"}, {&p.Models, "/v1/models"},
+		{&p.Embeddings, "/v1/embeddings"}, {&p.Rerank, "/v1/rerank"},
+		{&p.Classify, "/v1/classify"}, {&p.Pooling, "/v1/pooling"},
 		{&p.Health, "/health"}, {&p.Live, "/live"}, {&p.Ready, "/ready"}, {&p.Metrics, "/metrics"},
 		{&p.OpenAPI, "/openapi.json"},
 	} {
@@ -45,6 +49,23 @@ func (s *Server) routes() (http.Handler, error) {
 	r.Post(p.Chat, s.inference(endpointChat, (*exchange).chat))
 	r.Post(p.Completions, s.inference(endpointCompletions, (*exchange).completions))
 	s.responsesRoutes(r, p.Responses)
+	for _, t := range []struct {
+		path string
+		e    endpoint
+		task openai.Task
+	}{
+		{p.Embeddings, endpointEmbeddings, openai.TaskEmbed},
+		{p.Rerank, endpointRerank, openai.TaskRerank},
+		{"/v1/score", endpointScore, openai.TaskScore},
+		{p.Classify, endpointClassify, openai.TaskClassify},
+		{p.Pooling, endpointPooling, openai.TaskPool},
+		{"/v1/images/generations", endpointImages, openai.TaskImage},
+		{"/v1/images/edits", endpointImages, openai.TaskImage},
+		{"/v1/videos", endpointVideos, openai.TaskVideo},
+		{"/v1/audio/speech", endpointAudios, openai.TaskSpeech},
+	} {
+		r.Post(t.path, s.inference(t.e, func(x *exchange) error { return x.task(t.task) }))
+	}
 
 	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.
 	get := func(path string, h http.HandlerFunc) {

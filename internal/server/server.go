@@ -9,6 +9,7 @@
 //   - serve.go: listening, draining, shutting down;
 //   - exchange.go: one request from its first line to its last byte; headers.go, body.go: what it reads;
 //   - chat.go, responses.go, answer.go: the inference endpoints;
+//   - task.go: embeddings and the other tasks;
 //   - models.go: the list of models;
 //   - errors.go: kind of fault → status, type, code;
 //   - metrics.go, trace.go: what is observed.
@@ -39,6 +40,8 @@ import (
 type Catalog interface {
 	// Lookup finds a model; failures are *fault.Error of kind NotFound, or Unavailable when it is known but not ready.
 	Lookup(model string) (*catalog.Set, error)
+	// LookupFor does so among those that offer a surface, a flag of their model type such as Chat or Embedding.
+	LookupFor(model, surface string) (*catalog.Set, error)
 	// Models lists what there is, ready or not, in the order of ids. The slice is shared: nobody writes to it.
 	Models() []catalog.ModelInfo
 	// Ready reports whether at least one model can be served.

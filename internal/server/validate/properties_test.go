@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/portico-llm/portico/api"
+	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/server/validate"
 )
 
 // schema returns a schema of the OpenAPI document.
@@ -87,6 +89,7 @@ var right = map[string]string{
 	"token_data": `[1]`, "n": `1`, "best_of": `1`, "logprobs": `true`, "top_logprobs": `1`, "prompt_logprobs": `1`,
 	"stream_options": `{}`, "tools": `[{"type":"function","function":{"name":"f"}}]`, "tool_choice": `"auto"`,
 	"reasoning_effort": `"low"`, "thinking": `{"type":"enabled"}`, "response_format": `{"type":"text"}`, "documents": `[{}]`,
+	"encoding_format": `"float"`, "data_source": `"url"`, "speed": `1.5`,
 	"guided_choice": `["a"]`, "modalities": `["text"]`, "allowed_token_ids": `[1]`, "logprob_token_ids": `[1]`,
 	"bad_words_token_ids": `[[1]]`, "continue_final_message": `false`, "guided_json": `"{}"`, "annotations": `["a"]`, "extra_fields": `["a"]`,
 }
@@ -100,6 +103,14 @@ func TestEveryProperty(t *testing.T) {
 	}{
 		{"ChatRequest", "", func(f, v string) error { return sendRoot(f, v, "messages", right["messages"], chatBody) }},
 		{"CompletionRequest", "", func(f, v string) error { return sendRoot(f, v, "prompt", right["prompt"], completionBody) }},
+		{"EmbeddingRequest", "", func(f, v string) error { return sendTask(openai.TaskEmbed, f, v, "input") }},
+		{"RerankRequest", "", func(f, v string) error { return sendTask(openai.TaskRerank, f, v, "query", "documents") }},
+		{"ScoreRequest", "", func(f, v string) error { return sendTask(openai.TaskScore, f, v, "text_1", "text_2") }},
+		{"ClassifyRequest", "", func(f, v string) error { return sendTask(openai.TaskClassify, f, v, "input") }},
+		{"PoolingRequest", "", func(f, v string) error { return sendTask(openai.TaskPool, f, v, "input") }},
+		{"ImageRequest", "", func(f, v string) error { return sendTask(openai.TaskImage, f, v, "prompt") }},
+		{"VideoRequest", "", func(f, v string) error { return sendTask(openai.TaskVideo, f, v, "prompt") }},
+		{"SpeechRequest", "", func(f, v string) error { return sendTask(openai.TaskSpeech, f, v, "input") }},
 		{"NvExt", "nvext.", func(f, v string) error { return chat(fmt.Sprintf(`"nvext":{%q:%s}`, f, v)) }},
 		{"AgentHints", "nvext.agent_hints.", func(f, v string) error {
 			return chat(fmt.Sprintf(`"nvext":{"agent_hints":{%q:%s}}`, f, v))
@@ -125,6 +136,12 @@ func everyValue(t *testing.T, p property, schema, prefix string, send func(field
 	if p.name == "logprobs" && schema == "CompletionRequest" {
 		value = "1"
 	}
+	switch schema + "." + p.name {
+	case "RerankRequest.documents", "ScoreRequest.text_1":
+		value = `["a"]`
+	case "ImageRequest.response_format", "VideoRequest.response_format", "SpeechRequest.response_format":
+		value = `"url"`
+	}
 	if p.name == "prompt_embeds" {
 		value = `"` + strings.Repeat("AAAA", 40) + `"`
 	}
@@ -141,6 +158,27 @@ func everyValue(t *testing.T, p property, schema, prefix string, send func(field
 			t.Errorf("%s: %v, want a refusal of %s", value, f, want)
 		}
 	}
+}
+
+// sendTask makes a task's request of one field and the required ones, and checks it.
+func sendTask(task openai.Task, field, value string, required ...string) error {
+	body := fmt.Sprintf(`{%q:%s`, field, value)
+	if field != "model" {
+		body += `,"model":"m"`
+	}
+	for _, name := range required {
+		if name == field {
+			continue
+		}
+		if body += fmt.Sprintf(`,%q:"a"`, name); name == "documents" {
+			body = strings.TrimSuffix(body, `"a"`) + `["a"]`
+		}
+	}
+	req, err := openai.DecodeTask(task, []byte(body+"}"), openai.DecodeOptions{})
+	if err != nil {
+		return err
+	}
+	return validate.Task(req, validate.Options{})
 }
 
 // sendRoot makes a request of one field and the required ones, and sends it.

@@ -32,6 +32,8 @@ type Options struct {
 	MaxLogitBias int
 	// MaxMessages bounds the conversation. 65536.
 	MaxMessages int
+	// MaxInputs bounds the texts of one embeddings request, or of another task's. 2048, as for OpenAI.
+	MaxInputs int
 	// MaxOutput bounds the tokens to generate for each choice. 1048576, as for Dynamo.
 	MaxOutput int
 }
@@ -44,6 +46,7 @@ func (o Options) withDefaults() Options {
 	}{
 		{&o.MaxChoices, 128}, {&o.MaxStops, 32}, {&o.MaxStopBytes, 64 << 10}, {&o.MaxTools, 1536}, {&o.MaxToolName, 128},
 		{&o.MaxTopLogprobs, 20}, {&o.MaxLogitBias, 16384}, {&o.MaxMessages, 65536}, {&o.MaxOutput, 1 << 20},
+		{&o.MaxInputs, 2048},
 	} {
 		if *d.limit <= 0 {
 			*d.limit = d.value
