@@ -27,10 +27,10 @@ func DecodeResponses(body []byte, opts DecodeOptions) (*ResponsesRequest, error)
 }
 
 // reset empties the request for another reading, of body, and returns its common part.
-func (r *ResponsesRequest) reset(body []byte) *Common {
+func (r *ResponsesRequest) reset(body []byte) *Unknown {
 	*r = ResponsesRequest{}
 	r.body = body
-	return &r.Common
+	return &r.Unknown
 }
 
 // itemList is what DecodeItems reads its array into.
@@ -50,9 +50,9 @@ var itemListTable = newTable("", []field[itemList]{
 // DecodeItems reads an array of items that was checked before. The items alias list.
 func DecodeItems(list []byte, opts DecodeOptions) ([]InputItem, error) {
 	body := append(append([]byte(`{"items":`), list...), '}')
-	l, err := decode(body, opts.withDefaults(), itemListTable, func(l *itemList, _ []byte) *Common {
+	l, err := decode(body, opts.withDefaults(), itemListTable, func(l *itemList, _ []byte) *Unknown {
 		*l = itemList{}
-		return &l.Common
+		return &l.Unknown
 	})
 	if err != nil {
 		return nil, err
