@@ -19,7 +19,14 @@ import (
 const (
 	BucketInstances = "v1/instances"
 	BucketModels    = "v1/mdc"
+	BucketChannels  = "v1/event_channels"
+	BucketSources   = "v1/event_sources"
 )
+
+// Buckets returns the buckets that a Source lists and follows.
+func Buckets() []string {
+	return []string{BucketInstances, BucketModels, BucketChannels, BucketSources}
+}
 
 // Change is one step of a Source: records that appeared or changed, and keys that went away. Full marks a complete
 // listing: whatever it doesn't hold is gone.
@@ -35,7 +42,7 @@ type Record struct {
 	Value []byte
 }
 
-// Source watches a discovery backend. Run lists both buckets, then follows them until ctx ends; it calls emit from one
+// Source watches a discovery backend. Run lists all buckets, then follows them until ctx ends; it calls emit from one
 // goroutine at a time, the first time with Full set, and again with Full after every outage. An outage is not an
 // error: Run reports it in its log, keeps what was known, and tries again with bounded back-off for as long as ctx
 // lives. Run returns nil when ctx ends, and an error only when the backend can never work (a bad address, say).
@@ -48,6 +55,8 @@ type Snapshot struct {
 	Version   uint64                                   // grows with every change
 	Instances map[worker.EndpointID][]*worker.Instance // ordered by instance id
 	Models    []*worker.ModelRecord                    // ordered by key
+	Channels  []*worker.EventChannel                   // ordered by key
+	Sources   []*worker.EventSource                    // ordered by key
 }
 
 // Candidate is one instance a Policy may choose.

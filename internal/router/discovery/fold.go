@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"hash/maphash"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -23,10 +24,12 @@ type fold struct {
 	log     *slog.Logger       // is told of refused values
 	refused prometheus.Counter // counts them
 
-	instances map[string]entry[*worker.Instance]    // by key
-	models    map[string]entry[*worker.ModelRecord] // by key
-	broken    map[string]uint64                     // key → hash of the last refused value, so that each is logged once
-	seed      maphash.Seed                          // of broken's hashes
+	instances map[string]entry[*worker.Instance]     // by key
+	models    map[string]entry[*worker.ModelRecord]  // by key
+	channels  map[string]entry[*worker.EventChannel] // by key
+	sources   map[string]entry[*worker.EventSource]  // by key
+	broken    map[string]uint64                      // key → hash of the last refused value, so that each is logged once
+	seed      maphash.Seed                           // of broken's hashes
 }
 
 // entry is a record that could be read.
@@ -41,6 +44,8 @@ func newFold(log *slog.Logger, refused prometheus.Counter) *fold {
 		log: log, refused: refused,
 		instances: map[string]entry[*worker.Instance]{},
 		models:    map[string]entry[*worker.ModelRecord]{},
+		channels:  map[string]entry[*worker.EventChannel]{},
+		sources:   map[string]entry[*worker.EventSource]{},
 		broken:    map[string]uint64{},
 		seed:      maphash.MakeSeed(),
 	}
@@ -50,7 +55,12 @@ func newFold(log *slog.Logger, refused prometheus.Counter) *fold {
 type delta struct {
 	endpoints map[worker.EndpointID]struct{} // whose list of instances changes
 	models    bool                           // the list of models changes
+	channels  bool                           // likewise
+	sources   bool                           // likewise
 }
+
+// empty reports whether nothing changes.
+func (d *delta) empty() bool { return len(d.endpoints) == 0 && !d.models && !d.channels && !d.sources }
 
 // apply folds one change in and returns the snapshot that follows prev, or nil when nothing changed. Within a change,
 // removals come before puts: a key in both was replaced.
@@ -66,7 +76,7 @@ func (f *fold) apply(prev *router.Snapshot, c router.Change) *router.Snapshot {
 	for _, r := range c.Put {
 		f.put(r, &d)
 	}
-	if len(d.endpoints) == 0 && !d.models {
+	if d.empty() {
 		return nil
 	}
 	return f.snapshot(prev, d)
@@ -80,14 +90,13 @@ func (f *fold) removeAllBut(listed []router.Record, d *delta) {
 		keep[r.Key] = struct{}{}
 	}
 	gone := func(key string) bool { _, ok := keep[key]; return !ok }
-	for key := range f.instances {
-		if gone(key) {
-			f.remove(key, d)
-		}
-	}
-	for key := range f.models {
-		if gone(key) {
-			f.remove(key, d)
+	for _, keys := range []iter.Seq[string]{
+		maps.Keys(f.instances), maps.Keys(f.models), maps.Keys(f.channels), maps.Keys(f.sources),
+	} {
+		for key := range keys {
+			if gone(key) {
+				f.remove(key, d)
+			}
 		}
 	}
 	maps.DeleteFunc(f.broken, func(key string, _ uint64) bool { return gone(key) })
@@ -100,48 +109,66 @@ func (f *fold) remove(key string, d *delta) {
 		delete(f.instances, key)
 		d.endpoints[old.value.ID()] = struct{}{}
 	}
-	if _, ok := f.models[key]; ok {
-		delete(f.models, key)
-		d.models = true
-	}
+	d.models = drop(f.models, key) || d.models
+	d.channels = drop(f.channels, key) || d.channels
+	d.sources = drop(f.sources, key) || d.sources
+}
+
+// drop deletes a key and reports whether it was there.
+func drop[T any](m map[string]entry[T], key string) bool {
+	_, ok := m[key]
+	delete(m, key)
+	return ok
 }
 
 // put takes a record over if it is new, readable and in its place.
 func (f *fold) put(r router.Record, d *delta) {
+	var changed bool
+	var err error
 	switch {
 	case inBucket(r.Key, router.BucketInstances):
-		if old, ok := f.instances[r.Key]; ok && bytes.Equal(old.raw, r.Value) {
-			break // the same value keeps the same pointer
+		if changed, err = take(f.instances, r, parseInstance); changed {
+			d.endpoints[f.instances[r.Key].value.ID()] = struct{}{}
 		}
-		value := slices.Clone(r.Value) // the parsed record may alias it
-		inst, err := parseInstance(router.Record{Key: r.Key, Value: value})
-		if err != nil {
-			f.refuse(r, err)
-			return
-		}
-		f.instances[r.Key] = entry[*worker.Instance]{value, inst}
-		d.endpoints[inst.ID()] = struct{}{}
 	case inBucket(r.Key, router.BucketModels):
 		old, known := f.models[r.Key]
-		if known && bytes.Equal(old.raw, r.Value) {
-			break
-		}
-		value := slices.Clone(r.Value)
-		rec, err := parseModel(router.Record{Key: r.Key, Value: value})
-		// The text of the model has been built from the card: workers with another card need a key of their own.
-		if err == nil && known && !sameCard(old.raw, value) {
-			err = errMutated
-		}
-		if err != nil {
-			f.refuse(r, err)
-			return
-		}
-		f.models[r.Key] = entry[*worker.ModelRecord]{value, rec}
-		d.models = true
+		changed, err = take(f.models, r, func(r router.Record) (*worker.ModelRecord, error) {
+			rec, err := parseModel(r)
+			// The text of the model has been built from the card: workers with another card need a key of their own.
+			if err == nil && known && !sameCard(old.raw, r.Value) {
+				err = errMutated
+			}
+			return rec, err
+		})
+		d.models = d.models || changed
+	case inBucket(r.Key, router.BucketChannels):
+		changed, err = take(f.channels, r, parseChannel)
+		d.channels = d.channels || changed
+	case inBucket(r.Key, router.BucketSources):
+		changed, err = take(f.sources, r, parseSource)
+		d.sources = d.sources || changed
 	default:
 		return // other buckets are not ours
 	}
+	if err != nil {
+		f.refuse(r, err)
+		return
+	}
 	delete(f.broken, r.Key)
+}
+
+// take reads a record and keeps it, unless it is what is known already: the same value keeps the same pointer.
+func take[T any](known map[string]entry[T], r router.Record, parse func(router.Record) (T, error)) (changed bool, err error) {
+	if old, ok := known[r.Key]; ok && bytes.Equal(old.raw, r.Value) {
+		return false, nil
+	}
+	raw := slices.Clone(r.Value) // the parsed record may alias it
+	value, err := parse(router.Record{Key: r.Key, Value: raw})
+	if err != nil {
+		return false, err
+	}
+	known[r.Key] = entry[T]{raw, value}
+	return true, nil
 }
 
 // refuse logs a value that can't be used, once for as long as it stays the same.
@@ -158,19 +185,31 @@ func (f *fold) refuse(r router.Record, err error) {
 
 // snapshot returns prev with what d touches built anew. Everything else is shared with prev, which readers still hold.
 func (f *fold) snapshot(prev *router.Snapshot, d delta) *router.Snapshot {
-	next := &router.Snapshot{Version: prev.Version + 1, Instances: prev.Instances, Models: prev.Models}
+	next := *prev
+	next.Version++
 	if len(d.endpoints) > 0 {
 		next.Instances = f.regroup(prev.Instances, d.endpoints)
 	}
 	if d.models {
-		// The order by key is part of the contract: it decides which of several cards goes first.
-		keys := slices.Sorted(maps.Keys(f.models))
-		next.Models = make([]*worker.ModelRecord, len(keys))
-		for i, key := range keys {
-			next.Models[i] = f.models[key].value
-		}
+		next.Models = ordered(f.models)
 	}
-	return next
+	if d.channels {
+		next.Channels = ordered(f.channels)
+	}
+	if d.sources {
+		next.Sources = ordered(f.sources)
+	}
+	return &next
+}
+
+// ordered lists records by key. The order is part of the contract: it decides which of several cards goes first.
+func ordered[T any](m map[string]entry[T]) []T {
+	keys := slices.Sorted(maps.Keys(m))
+	out := make([]T, len(keys))
+	for i, key := range keys {
+		out[i] = m[key].value
+	}
+	return out
 }
 
 // regroup copies prev with the touched endpoints built anew; the lists of the others are shared.

@@ -37,6 +37,30 @@ func parseModel(r router.Record) (*worker.ModelRecord, error) {
 	return rec, nil
 }
 
+// parseChannel reads an EventChannel record, with the same rule for its key.
+func parseChannel(r router.Record) (*worker.EventChannel, error) {
+	c, err := worker.ParseEventChannel(r.Value)
+	if err != nil {
+		return nil, err
+	}
+	if want := router.BucketChannels + "/" + c.Path(); want != r.Key {
+		return nil, fmt.Errorf("the record belongs under %s", want)
+	}
+	return c, nil
+}
+
+// parseSource reads an EventSource record, with the same rule for its key.
+func parseSource(r router.Record) (*worker.EventSource, error) {
+	s, err := worker.ParseEventSource(r.Value)
+	if err != nil {
+		return nil, err
+	}
+	if want := router.BucketSources + "/" + s.Path(); want != r.Key {
+		return nil, fmt.Errorf("the record belongs under %s", want)
+	}
+	return s, nil
+}
+
 // sameCard reports whether two Model records differ in nothing but their taints, the one part of a card that may change
 // while its worker lives.
 func sameCard(a, b []byte) bool {

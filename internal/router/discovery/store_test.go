@@ -111,7 +111,7 @@ func TestStoreFollows(t *testing.T) {
 		source.Put(model("gen", 2, "", "m", nil))
 		source.Put(model("gen", 2, "lora", "m-lora", map[string]any{"lora": map[string]any{"name": "l"}}))
 		source.Put(model("gen", 0x1f, "", "m", nil))
-		source.Put("v1/event_channels/x", []byte("{}"))
+		source.Put("v1/elsewhere/x", []byte("{}"))
 		synctest.Wait()
 		want := shape{
 			Instances: map[string][]string{"ns/c/gen": {"2=a:2", "1f=a:1"}, "ns/c/other": {"3=a:3"}},
@@ -146,6 +146,50 @@ func TestStoreFollows(t *testing.T) {
 		synctest.Wait()
 		if s.Snapshot() != after {
 			t.Error("a snapshot without news was published")
+		}
+	})
+}
+
+// TestStoreFollowsPublishers has the records of event publishers come, change and go, and wrong ones left out.
+func TestStoreFollowsPublishers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := mem.New()
+		scope := worker.EndpointScope(worker.EndpointID{Namespace: "ns", Component: "c", Name: "gen"})
+		put := func(bucket, path string, record func() ([]byte, error)) {
+			value, err := record()
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.Put(bucket+"/"+path, value)
+		}
+		ch := &worker.EventChannel{Scope: scope, Topic: "kv-events", Publisher: 0x2b,
+			Transport: worker.EventTransport{Kind: worker.TransportZMQ, Endpoint: "tcp://a:1"}}
+		src := &worker.EventSource{Scope: scope, Topic: "kv-events", Publisher: 0x2b}
+		put(router.BucketChannels, ch.Path(), ch.Record)
+		put(router.BucketSources, src.Path(), src.Record)
+		put(router.BucketChannels, "elsewhere", ch.Record)
+		put(router.BucketSources, "elsewhere", src.Record)
+		s := start(t, source, discovery.Options{})
+		synctest.Wait()
+		first := s.Snapshot()
+		if diff := cmp.Diff([]*worker.EventChannel{ch}, first.Channels); diff != "" {
+			t.Errorf("channels (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]*worker.EventSource{src}, first.Sources); diff != "" {
+			t.Errorf("sources (-want +got):\n%s", diff)
+		}
+		ch.Transport.Endpoint = "tcp://a:2"
+		put(router.BucketChannels, ch.Path(), ch.Record)
+		source.Remove(router.BucketSources + "/" + src.Path())
+		synctest.Wait()
+		second := s.Snapshot()
+		if len(second.Channels) != 1 || second.Channels[0].Transport.Endpoint != "tcp://a:2" || len(second.Sources) != 0 || len(first.Sources) != 1 {
+			t.Errorf("channels %+v, sources %+v, before %+v", second.Channels, second.Sources, first.Sources)
+		}
+		source.Remove(router.BucketChannels + "/" + ch.Path())
+		synctest.Wait()
+		if last := s.Snapshot(); len(last.Channels) != 0 || last.Version <= second.Version {
+			t.Errorf("snapshot %+v", last)
 		}
 	})
 }

@@ -164,15 +164,16 @@ func (f *follower) session(parent context.Context, client *clientv3.Client) (lis
 	return true, f.follow(ctx, client, revision)
 }
 
-// list reads both buckets at one revision. The revision is that of the listing: a watch goes on with the next one.
+// list reads all buckets at one revision. The revision is that of the listing: a watch goes on with the next one.
 func (f *follower) list(ctx context.Context, client *clientv3.Client) (router.Change, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.RequestTimeout)
 	defer cancel()
 	// One transaction: a worker's instance and its card are seen together or not at all.
-	resp, err := client.Txn(ctx).Then(
-		clientv3.OpGet(router.BucketInstances+"/", clientv3.WithPrefix()),
-		clientv3.OpGet(router.BucketModels+"/", clientv3.WithPrefix()),
-	).Commit()
+	var gets []clientv3.Op
+	for _, bucket := range router.Buckets() {
+		gets = append(gets, clientv3.OpGet(bucket+"/", clientv3.WithPrefix()))
+	}
+	resp, err := client.Txn(ctx).Then(gets...).Commit()
 	if err != nil {
 		return router.Change{}, 0, fmt.Errorf("list records: %w", err)
 	}
@@ -188,12 +189,13 @@ func (f *follower) list(ctx context.Context, client *clientv3.Client) (router.Ch
 // follow emits what happens after the revision until the watch breaks or ctx ends, and says why.
 func (f *follower) follow(parent context.Context, client *clientv3.Client, revision int64) error {
 	ctx, cancel := context.WithCancel(parent)
-	defer cancel() // ends both watches
+	defer cancel() // ends all watches
 	// Fragments let a burst of events be larger than one message of gRPC.
 	watch := func(bucket string) clientv3.WatchChan {
 		return client.Watch(ctx, bucket+"/", clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithFragment())
 	}
 	instances, models := watch(router.BucketInstances), watch(router.BucketModels)
+	channels, sources := watch(router.BucketChannels), watch(router.BucketSources)
 	for {
 		var resp clientv3.WatchResponse
 		var open bool
@@ -202,6 +204,8 @@ func (f *follower) follow(parent context.Context, client *clientv3.Client, revis
 			return context.Cause(ctx)
 		case resp, open = <-instances:
 		case resp, open = <-models:
+		case resp, open = <-channels:
+		case resp, open = <-sources:
 		}
 		switch {
 		case ctx.Err() != nil:

@@ -76,7 +76,7 @@ func unhex(c byte) int {
 // path returns the file of a full key such as v1/instances/ns/comp/ep/1f. ok is false for keys in other buckets, and
 // for a bucket itself.
 func path(root, key string) (dir, name string, ok bool) {
-	for _, bucket := range []string{router.BucketInstances, router.BucketModels} {
+	for _, bucket := range router.Buckets() {
 		if rest, found := strings.CutPrefix(key, bucket+"/"); found && rest != "" {
 			return filepath.Join(root, filepath.FromSlash(bucket)), encode(rest), true
 		}

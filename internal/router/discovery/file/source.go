@@ -75,7 +75,7 @@ func New(opts Options) *Source { return &Source{opts.withDefaults()} }
 // fails: what isn't there may come.
 func (s *Source) Run(ctx context.Context, emit func(router.Change)) error {
 	w := &watch{opts: s.opts, log: s.opts.Log, seen: map[string]*seen{}, dirty: map[string]bool{}, bucket: map[string]*bucketDir{}}
-	for _, b := range []string{router.BucketInstances, router.BucketModels} {
+	for _, b := range router.Buckets() {
 		w.bucket[b] = &bucketDir{name: b, path: filepath.Join(s.opts.Root, filepath.FromSlash(b))}
 	}
 	notify, err := fsnotify.NewWatcher()
@@ -161,7 +161,7 @@ func (w *watch) run(ctx context.Context, emit func(router.Change)) error {
 // be read contributes nothing, and its records stay.
 func (w *watch) scan(now time.Time) (c router.Change, next time.Duration) {
 	next = w.opts.Rescan
-	for _, name := range []string{router.BucketInstances, router.BucketModels} {
+	for _, name := range router.Buckets() {
 		w.scanBucket(w.bucket[name], now, &c, &next)
 	}
 	clear(w.dirty)
