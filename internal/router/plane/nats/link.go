@@ -83,8 +83,7 @@ func (l *link) options() []natsgo.Option {
 		natsgo.CustomReconnectDelay(reconnectDelay),
 		natsgo.ReconnectBufSize(-1), // a request for a server that is away fails at once
 		natsgo.Timeout(p.opts.ConnectTimeout),
-		// A server that has gone without a word is noticed within a minute.
-		natsgo.PingInterval(20 * time.Second),
+		natsgo.PingInterval(pingInterval),
 		natsgo.ConnectHandler(func(*natsgo.Conn) { p.cameUp() }),
 		natsgo.ReconnectHandler(func(*natsgo.Conn) {
 			p.opts.Log.Info("connected to NATS again")
@@ -107,6 +106,9 @@ func (l *link) options() []natsgo.Option {
 	}
 	return opts
 }
+
+// pingInterval is such that a server that has gone without a word is noticed within a minute.
+const pingInterval = 20 * time.Second
 
 // reconnectDelay doubles from 100 ms to two seconds: a server that is back is to be noticed soon.
 func reconnectDelay(attempts int) time.Duration {

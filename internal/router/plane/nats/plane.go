@@ -149,6 +149,25 @@ func (p *Plane) Connect(ctx context.Context) error {
 	return err
 }
 
+// Dial makes a further connection to the plane's servers, with its credentials, for whatever else is exchanged there; it
+// is the caller's to close. A server that is away is no error: the connection goes on trying. It blocks for one attempt.
+func (p *Plane) Dial(extra ...natsgo.Option) (*natsgo.Conn, error) {
+	opts := append([]natsgo.Option{
+		natsgo.Name("portico"), natsgo.RetryOnFailedConnect(true), natsgo.MaxReconnects(-1),
+		natsgo.CustomReconnectDelay(reconnectDelay), natsgo.ReconnectBufSize(-1),
+		natsgo.Timeout(p.opts.ConnectTimeout), natsgo.PingInterval(pingInterval),
+		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) { p.opts.Log.Warn("NATS error", "error", err) }),
+	}, p.auth...)
+	if p.opts.TLS != nil {
+		opts = append(opts, natsgo.Secure(p.opts.TLS))
+	}
+	nc, err := natsgo.Connect(p.opts.URL, append(opts, extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	return nc, nil
+}
+
 // Connected reports whether the server can be reached now; false before the first use. It never blocks.
 func (p *Plane) Connected() bool {
 	l := p.link.Load()
