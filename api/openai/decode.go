@@ -82,12 +82,8 @@ var lenientNames = jsontext.AllowDuplicateNames(true)
 
 // decode reads body, and on a failure that mending can cure reads it a second time.
 func decode[T any](body []byte, opts DecodeOptions, fields *table[T], reset func(*T, []byte) *Unknown) (*T, error) {
-	// An empty body would otherwise be reported as one that ends too early.
-	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
-		return nil, fault.Bad("", "The body is empty; a JSON object is expected")
-	}
-	if tooDeep(body, opts.MaxDepth) {
-		return nil, fault.Bad("", "The body nests deeper than %d levels", opts.MaxDepth)
+	if err := CheckBody(body, opts.MaxDepth); err != nil {
+		return nil, err
 	}
 	// The document is the only thing allocated beside the request: reader and options live in it.
 	doc := &document[T]{out: new(T), fields: fields}

@@ -421,8 +421,11 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 		Paths: server.Paths{
 			Chat: h.Paths.Chat, Completions: h.Paths.Completions, Responses: h.Paths.Responses, Models: h.Paths.Models,
 			Embeddings: h.Paths.Embeddings, Rerank: h.Paths.Rerank, Classify: h.Paths.Classify, Pooling: h.Paths.Pooling,
-			Health: h.Paths.Health, Live: h.Paths.Live, Metrics: h.Paths.Metrics},
+			Messages: h.Paths.Messages,
+			Health:   h.Paths.Health, Live: h.Paths.Live, Metrics: h.Paths.Metrics},
 		OpenAPI:        document,
+		NoAnthropic:    !h.Anthropic,
+		KeepPreamble:   !h.StripPreamble,
 		FlatErrors:     h.ErrorFormat == "dynamo",
 		ReasoningField: h.ReasoningField,
 		Responses: responses.StoreOptions{

@@ -3,7 +3,6 @@ package config
 // Reasons that several ignored settings share.
 const (
 	noKVRouter   = "routing by the workers' KV caches isn't offered yet"
-	noAnthropic  = "the Anthropic API isn't offered yet"
 	noDispatch   = "calls and thoughts stream as they come, without events of their own"
 	noParserEdit = "there is one version of each parser"
 	noGRPC       = "KServe's gRPC API isn't offered"
@@ -58,8 +57,6 @@ func (t *table) addIgnoredFrontend() {
 	t.ignore(noPython, "frontend-route-extension", "DYN_FRONTEND_ROUTE_EXTENSIONS")
 	t.ignore("answers come over TCP", "response-plane", "DYN_RESPONSE_PLANE")
 	t.ignore("workers' events aren't used yet", "event-plane", "DYN_EVENT_PLANE")
-	t.ignoreSwitch(noAnthropic, "enable-anthropic-api", "DYN_ENABLE_ANTHROPIC_API")
-	t.ignoreSwitch(noAnthropic, "strip-anthropic-preamble", "DYN_STRIP_ANTHROPIC_PREAMBLE")
 	t.ignoreSwitch(noDispatch, "enable-streaming-tool-dispatch", "DYN_ENABLE_STREAMING_TOOL_DISPATCH")
 	t.ignoreSwitch(noDispatch, "enable-streaming-reasoning-dispatch", "DYN_ENABLE_STREAMING_REASONING_DISPATCH")
 	t.ignore(noPython, "dyn-chat-processor", "DYN_CHAT_PROCESSOR")

@@ -76,6 +76,8 @@ type HTTP struct {
 	ReasoningField    string // of chat messages: "reasoning_content" or "reasoning"
 	Strict            bool   // refuse unknown request fields
 	IgnoreNvExt       bool   // read nothing of a request's nvext but its cache_salt
+	Anthropic         bool   // serve Anthropic's Messages API
+	StripPreamble     bool   // take Claude Code's billing line out of system prompts
 	ForceIncludeUsage bool   // every stream ends with usage, asked for or not
 }
 
@@ -89,7 +91,7 @@ type Responses struct {
 // Paths are where the endpoints are.
 type Paths struct {
 	Chat, Completions, Responses, Models, Health, Live, Metrics string // each begins with a slash
-	Embeddings, Rerank, Classify, Pooling                       string
+	Embeddings, Rerank, Classify, Pooling, Messages             string
 }
 
 // Address is the host and port to listen on.

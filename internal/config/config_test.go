@@ -267,8 +267,9 @@ func checkAccepted(t *testing.T, args, environ []string, s *config.Setting) {
 
 func TestDefaultsAreDynamos(t *testing.T) {
 	own := map[string]string{ // deliberately others
-		"--migration-limit":       "3", // Dynamo's frontend lets requests fail unless it is told otherwise
-		"--migration-max-seq-len": "0", // a number where Dynamo has none
+		"--migration-limit":       "3",    // Dynamo's frontend lets requests fail unless it is told otherwise
+		"--migration-max-seq-len": "0",    // a number where Dynamo has none
+		"--enable-anthropic-api":  "true", // an experiment there
 	}
 	ours := make(map[string]*config.Setting)
 	for _, s := range config.Default().Settings() {

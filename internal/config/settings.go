@@ -133,6 +133,10 @@ func (t *table) addHTTP(h *HTTP) {
 		"Memory for them in MiB; the least recently used go first.")
 	t.add("responses-kept-secs", "PORTICO_RESPONSES_KEPT_SECS", seconds(&r.TTL, time.Hour, time.Second),
 		"How long one is kept after its last use.")
+	t.add("enable-anthropic-api", "DYN_ENABLE_ANTHROPIC_API", boolean(&h.Anthropic, true),
+		"Serve Anthropic's Messages API at /v1/messages.")
+	t.add("strip-anthropic-preamble", "DYN_STRIP_ANTHROPIC_PREAMBLE", boolean(&h.StripPreamble, true),
+		"Take the line out that Claude Code puts ahead of its system prompts for billing: it differs from request to request.")
 }
 
 // addPaths lists where the endpoints are.
@@ -149,6 +153,7 @@ func (t *table) addPaths(p *Paths) {
 	add("rerank", &p.Rerank, "/v1/rerank", "rerank")
 	add("classify", &p.Classify, "/v1/classify", "classify")
 	add("pooling", &p.Pooling, "/v1/pooling", "pooling")
+	add("anthropic", &p.Messages, "/v1/messages", "Anthropic's messages")
 	add("models", &p.Models, "/v1/models", "the list of models")
 	add("health", &p.Health, "/health", "the health report")
 	add("live", &p.Live, "/live", "the sign of life")

@@ -61,7 +61,7 @@ type streamer interface {
 func (x *exchange) completionForm(o reply.Options) form {
 	return form{
 		fold:   func() folder { return reply.NewFold(o) },
-		stream: func(out *sse.Writer) streamer { return chunked{reply.NewStream(out, o), x.s.errors} },
+		stream: func(out *sse.Writer) streamer { return chunked{reply.NewStream(out, o), x.errors} },
 	}
 }
 
@@ -118,7 +118,9 @@ var (
 // before the end mark.
 func (x *exchange) answerStream(p *pipeline.Prepared, how form) error {
 	// From here until Abandon or Close the writer owns the response.
-	out := sse.NewWriter(x.w, x.r, x.s.opts.Stream)
+	opts := x.s.opts.Stream
+	opts.Beat = x.beat
+	out := sse.NewWriter(x.w, x.r, opts)
 	defer out.Close()
 	stream := how.stream(out)
 	returned := false

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/portico-llm/portico/api/anthropic"
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
 )
@@ -110,15 +111,59 @@ func nested(a answerTo, f *fault.Error) *openai.Error {
 	return &openai.Error{Message: clip(f.Message, maxMessage), Type: a.kind, Param: clip(f.Param, maxParam), Code: a.code}
 }
 
+// errorForm is the form of failures.
+type errorForm uint8
+
+// The forms.
+const (
+	formOpenAI    errorForm = iota
+	formFlat                // Dynamo's
+	formAnthropic           // of the endpoints that speak Anthropic's API
+)
+
 // errorTable writes faults in the form this server was told to use.
 type errorTable struct {
-	flat     bool // Dynamo's form in place of OpenAI's
-	overload int  // status of Overloaded
+	form     errorForm
+	overload int // status of Overloaded
 }
 
 // newErrorTable returns a table that is never changed, and so is safe for concurrent use.
-func newErrorTable(flat bool, overload int) *errorTable {
-	return &errorTable{flat: flat, overload: overload}
+func newErrorTable(form errorForm, overload int) *errorTable {
+	return &errorTable{form: form, overload: overload}
+}
+
+// errorsOf is the table of an endpoint.
+func (s *Server) errorsOf(e endpoint) *errorTable {
+	if e == endpointMessages || e == endpointCountTokens {
+		return s.anthropicErrors
+	}
+	return s.errors
+}
+
+// anthropicError is f in Anthropic's form. Its clients choose their exceptions by the status too.
+func anthropicError(a answerTo, f *fault.Error) *anthropic.Error {
+	kind := "api_error"
+	switch f.Kind {
+	case fault.Unauthenticated:
+		kind = "authentication_error"
+	case fault.PermissionDenied:
+		kind = "permission_error"
+	case fault.NotFound:
+		kind = "not_found_error"
+	case fault.TooLarge:
+		kind = "request_too_large"
+	case fault.RateLimited:
+		kind = "rate_limit_error"
+	case fault.Timeout, fault.TooSlow:
+		kind = "timeout_error"
+	case fault.Overloaded, fault.Unavailable: // both pass by themselves, and clients try again
+		kind = "overloaded_error"
+	default:
+		if a.status < http.StatusInternalServerError {
+			kind = "invalid_request_error"
+		}
+	}
+	return &anthropic.Error{Type: kind, Message: clip(f.Message, maxMessage)}
 }
 
 // of returns how f is answered.
@@ -165,9 +210,14 @@ func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) 
 		h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 	}
 	var body []byte
-	if t.flat {
+	switch t.form {
+	case formFlat:
 		body = openai.AppendFlatError(nil, t.flatError(a, f, a.reason))
-	} else {
+	case formAnthropic:
+		e := anthropicError(a, f)
+		e.RequestID = h.Get("X-Request-Id")
+		body = anthropic.AppendError(nil, e)
+	default:
 		body = openai.AppendError(nil, nested(a, f))
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -178,8 +228,11 @@ func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) 
 // appendEvent appends the data of an error event.
 func (t *errorTable) appendEvent(dst []byte, f *fault.Error) []byte {
 	a := t.of(f)
-	if t.flat {
+	switch t.form {
+	case formFlat:
 		return openai.AppendFlatStreamError(dst, t.flatError(a, f, a.slug))
+	case formAnthropic:
+		return anthropic.AppendError(dst, anthropicError(a, f))
 	}
 	return openai.AppendError(dst, nested(a, f))
 }

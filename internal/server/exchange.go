@@ -20,6 +20,8 @@ type exchange struct {
 	r        *http.Request       // its context ends when the client leaves or the server gives up
 	span     trace.Span          // nil without a tracer, or when the trace isn't sampled
 	endpoint endpoint            // for metrics
+	errors   *errorTable         // the form of this endpoint's failures
+	beat     string              // what an idle stream sends; empty: a comment
 	began    time.Time           // times to the first token count from here
 	meta     pipeline.Meta       // ids and routing headers
 	claimed  string              // the id, when the client chose it
@@ -41,7 +43,7 @@ var errPanic = fault.New(fault.Internal, "Internal server error")
 // inference wraps an inference handler with what all of them share.
 func (s *Server) inference(e endpoint, handle func(*exchange) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{s: s, w: w, r: r, endpoint: e, began: time.Now()}
+		x := &exchange{s: s, w: w, r: r, endpoint: e, errors: s.errorsOf(e), began: time.Now()}
 		// Even a refused request is counted in, so that Shutdown waits for its answer; deferred calls run in reverse, so
 		// end, which also catches panics, comes before leave.
 		ready := s.life.enter()
@@ -124,7 +126,7 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	x.answered = true
-	x.s.errors.write(x.w, f)
+	x.errors.write(x.w, f)
 }
 
 // log notes failures that somebody has to mend: ours, and the workers', whose texts no client is shown. A client's
@@ -133,7 +135,7 @@ func (x *exchange) log(f *fault.Error) {
 	switch {
 	case f.Kind == fault.Internal && f.Origin == fault.FromRequest:
 		x.s.opts.Log.Error("request failed", "request_id", x.meta.RequestID, "error", f)
-	case f.Origin == fault.FromWorker && x.s.errors.of(f).status >= http.StatusInternalServerError:
+	case f.Origin == fault.FromWorker && x.errors.of(f).status >= http.StatusInternalServerError:
 		x.s.opts.Log.Warn("worker failed a request", "request_id", x.meta.RequestID, "error", f)
 	}
 }
@@ -157,7 +159,7 @@ func (x *exchange) end() {
 	// Zero for an answer that went well.
 	var a answerTo
 	if x.failure != nil {
-		a = x.s.errors.of(x.failure)
+		a = x.errors.of(x.failure)
 	}
 	x.s.metrics.done(x, a)
 	x.model.duration.Observe(time.Since(x.began).Seconds())

@@ -27,6 +27,8 @@ const (
 	endpointImages
 	endpointVideos
 	endpointAudios
+	endpointMessages
+	endpointCountTokens
 	endpoints // how many there are
 )
 
@@ -44,6 +46,8 @@ var endpointFacts = [endpoints]struct{ label, surface string }{
 	endpointImages:      {"images", "Images"},
 	endpointVideos:      {"videos", "Videos"},
 	endpointAudios:      {"audios", "Audios"},
+	endpointMessages:    {"anthropic_messages", "Chat"},
+	endpointCountTokens: {"count_tokens", "Chat"},
 }
 
 // String returns the endpoint's label.

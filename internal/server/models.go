@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/portico-llm/portico/api/anthropic"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 )
@@ -36,7 +37,17 @@ func modelOf(m catalog.ModelInfo) model {
 }
 
 // listModels lists the models that can be served now.
-func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) listModels(w http.ResponseWriter, r *http.Request) {
+	if s.asksAnthropic(r) {
+		var models []anthropic.Model
+		for _, m := range s.opts.Catalog.Models() {
+			if m.Ready {
+				models = append(models, anthropic.NewModel(m.ID, m.Created))
+			}
+		}
+		s.json(w, anthropic.NewModelList(models))
+		return
+	}
 	list := struct {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
@@ -60,12 +71,21 @@ func (s *Server) oneModel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The whole name comes first: a model may itself be called …/ready.
-	if m, ok := s.model(id); ok && m.Ready {
+	m, ok := s.model(id)
+	switch {
+	case ok && m.Ready && s.asksAnthropic(r):
+		s.json(w, anthropic.NewModel(m.ID, m.Created))
+		return
+	case ok && m.Ready:
 		s.json(w, modelOf(m))
 		return
 	}
 	if name, ok := strings.CutSuffix(id, "/ready"); ok {
 		s.modelReady(w, name)
+		return
+	}
+	if s.asksAnthropic(r) {
+		s.anthropicErrors.write(w, modelNotFound(id))
 		return
 	}
 	s.errors.write(w, modelNotFound(id))

@@ -16,6 +16,7 @@ import (
 type Paths struct {
 	Chat, Completions, Responses, Models  string // OpenAI's endpoints
 	Embeddings, Rerank, Classify, Pooling string // of models that don't write text
+	Messages                              string // Anthropic's; count_tokens stands under it
 	Health, Live, Ready, Metrics, OpenAPI string // for operators
 }
 
@@ -29,6 +30,7 @@ func (p Paths) withDefaults() Paths {
 		{&p.Responses, "/v1/responses"}, {&p.Models, "/v1/models"},
 		{&p.Embeddings, "/v1/embeddings"}, {&p.Rerank, "/v1/rerank"},
 		{&p.Classify, "/v1/classify"}, {&p.Pooling, "/v1/pooling"},
+		{&p.Messages, "/v1/messages"},
 		{&p.Health, "/health"}, {&p.Live, "/live"}, {&p.Ready, "/ready"}, {&p.Metrics, "/metrics"},
 		{&p.OpenAPI, "/openapi.json"},
 	} {
@@ -65,6 +67,10 @@ func (s *Server) routes() (http.Handler, error) {
 		{"/v1/audio/speech", endpointAudios, openai.TaskSpeech},
 	} {
 		r.Post(t.path, s.inference(t.e, func(x *exchange) error { return x.task(t.task) }))
+	}
+	if !s.opts.NoAnthropic {
+		r.Post(p.Messages, s.inference(endpointMessages, (*exchange).messages))
+		r.Post(p.Messages+"/count_tokens", s.inference(endpointCountTokens, (*exchange).countTokens))
 	}
 
 	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.

@@ -8,7 +8,7 @@
 //   - server.go, routes.go: options, construction, routes;
 //   - serve.go: listening, draining, shutting down;
 //   - exchange.go: one request from its first line to its last byte; headers.go, body.go: what it reads;
-//   - chat.go, responses.go, answer.go: the inference endpoints;
+//   - chat.go, responses.go, messages.go, answer.go: the inference endpoints;
 //   - task.go: embeddings and the other tasks;
 //   - models.go: the list of models;
 //   - errors.go: kind of fault → status, type, code;
@@ -54,8 +54,10 @@ type Options struct {
 	Catalog   Catalog
 	Instances func() []*worker.Instance // live instances, for /health; nil: none are listed
 
-	Paths   Paths  // where the endpoints stand
-	OpenAPI []byte // description of the surface, YAML or JSON; empty: /openapi.json is not served
+	Paths        Paths  // where the endpoints stand
+	NoAnthropic  bool   // without the Messages endpoints
+	KeepPreamble bool   // Claude Code's billing line stays in system prompts
+	OpenAPI      []byte // description of the surface, YAML or JSON; empty: /openapi.json is not served
 
 	FlatErrors     bool // Dynamo's {"message","type","code"} in place of OpenAI's {"error":{…}}
 	OverloadStatus int  // status of an overloaded service; 0: 529
@@ -134,6 +136,9 @@ type Server struct {
 	opts    Options     // with defaults
 	errors  *errorTable // the form of failures
 	metrics *metrics
+
+	anthropicErrors *errorTable // of the endpoints that speak Anthropic's API
+
 	kept    *responses.Store // responses that conversations can go on from
 	handler http.Handler     // all routes
 	open    atomic.Int64     // streams being written
@@ -146,7 +151,12 @@ func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts.withDefaults()}
 	// All writers share the count: the hold-back grows with the number of streams.
 	s.opts.Stream.Open = &s.open
-	s.errors = newErrorTable(s.opts.FlatErrors, s.opts.OverloadStatus)
+	own := formOpenAI
+	if s.opts.FlatErrors {
+		own = formFlat
+	}
+	s.errors = newErrorTable(own, s.opts.OverloadStatus)
+	s.anthropicErrors = newErrorTable(formAnthropic, s.opts.OverloadStatus)
 	s.metrics = newMetrics(s.opts.Registerer)
 	s.opts.Responses.Registerer = s.opts.Registerer
 	s.kept = responses.NewStore(s.opts.Responses)

@@ -1,7 +1,6 @@
 package reply
 
 import (
-	"math/rand/v2"
 	"strconv"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -139,14 +138,7 @@ func appendCallHead(b []byte, p *prepost.Piece) []byte {
 
 // appendCallID appends an id that no other call has, of this answer or of those before it in a conversation.
 func appendCallID(b []byte) []byte {
-	b = append(b, "call_"...)
-	for range 3 {
-		for word, i := rand.Uint32(), 0; i < 8; i++ {
-			b = append(b, hex[word&0xf])
-			word >>= 4
-		}
-	}
-	return b
+	return AppendID(append(b, "call_"...))
 }
 
 // finishReason is OpenAI's word for how the choice ended, as JSON. An engine that stopped of itself after a call has

@@ -20,6 +20,7 @@ import (
 // Options say how streams are written. The zero value writes without heartbeat, hold-back and deadline.
 type Options struct {
 	Heartbeat    time.Duration // a comment after so long without an event; 0: never
+	Beat         string        // what is sent then; empty: a comment that event-stream readers skip
 	WriteTimeout time.Duration // a client that takes nothing for so long is given up; 0: never
 
 	HoldBack     time.Duration // at most so long does a busy stream wait to gather more
@@ -160,6 +161,12 @@ func (s *Writer) Finish() error {
 	return s.send(true)
 }
 
+// End is Finish without the end mark, for streams whose last event says that it is the last.
+func (s *Writer) End() error {
+	s.Buffer() // there is something to be sent, if only the end of the response
+	return s.send(true)
+}
+
 // Close ends the Writer without an end mark, and drops what was gathered. It is safe after Finish and must be called.
 func (s *Writer) Close() {
 	s.mu.Lock()
@@ -209,7 +216,8 @@ func (s *Writer) failed() error {
 	return s.err
 }
 
-// heartbeat sends a comment, which event-stream readers skip (WHATWG HTML, server-sent events). It keeps proxies from
+// heartbeat sends a comment, which event-stream readers skip (WHATWG HTML, server-sent events), or whatever the
+// endpoint's clients take for one. It keeps proxies from
 // closing an idle connection, and finds out whether the client is still there. It runs on the timer's goroutine.
 func (s *Writer) heartbeat() {
 	s.mu.Lock()
@@ -217,7 +225,11 @@ func (s *Writer) heartbeat() {
 	if s.closed || s.err != nil {
 		return
 	}
-	s.write([]byte(": keep-alive\n\n"), false)
+	beat := s.opts.Beat
+	if beat == "" {
+		beat = ": keep-alive\n\n"
+	}
+	s.write([]byte(beat), false)
 	s.beat.Reset(s.opts.Heartbeat)
 }
 
