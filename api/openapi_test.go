@@ -38,15 +38,17 @@ func TestOpenAPIServesEveryRoute(t *testing.T) {
 		"post /v1/messages", "post /v1/messages/count_tokens",
 		"get /v1/models/{model}/ready", "get /health", "get /live", "get /ready", "get /metrics", "get /openapi.json",
 	}
+	documented := map[string]bool{}
 	for _, route := range routes {
 		method, path, _ := strings.Cut(route, " ")
+		documented[path] = true
 		item, ok := paths[path].(map[string]any)
 		if !ok || item[method] == nil {
 			t.Errorf("no %s", route)
 		}
 	}
-	if len(paths) != len(routes) {
-		t.Errorf("%d paths, want %d", len(paths), len(routes))
+	if len(paths) != len(documented) {
+		t.Errorf("%d paths, want %d", len(paths), len(documented))
 	}
 }
 
