@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -22,16 +23,17 @@ func encodeMetadata(raw []byte) string {
 	return "b64:" + base64.StdEncoding.EncodeToString(buf.Bytes())
 }
 
-// Op is one piece of memory that one reader is to read.
+// Op is one piece of memory that a reader is to read.
 type Op struct {
 	agent *Agent
 	key   string
-	done  chan struct{} // closed by the reader's notification
+	reads atomic.Int32  // notifications so far
+	heard chan struct{} // holds one token when there have been more
 }
 
-// Expect begins to wait for a notification with a key of its own. End it with Forget.
+// Expect begins to wait for notifications with a key of its own. End it with Forget.
 func (a *Agent) Expect() *Op {
-	op := &Op{agent: a, key: uuid.NewString(), done: make(chan struct{})}
+	op := &Op{agent: a, key: uuid.NewString(), heard: make(chan struct{}, 1)} // one token says as much as two
 	a.mu.Lock()
 	a.ops[op.key] = op
 	a.mu.Unlock()
@@ -42,18 +44,11 @@ func (a *Agent) Expect() *Op {
 	return op
 }
 
-// Done is closed when the reader has read.
-func (op *Op) Done() <-chan struct{} { return op.done }
+// Reads returns how many readers have said that they are done.
+func (op *Op) Reads() int { return int(op.reads.Load()) }
 
-// Complete reports whether the reader has read.
-func (op *Op) Complete() bool {
-	select {
-	case <-op.done:
-		return true
-	default:
-		return false
-	}
-}
+// Heard gets a value when Reads may have grown. One goroutine may wait for it.
+func (op *Op) Heard() <-chan struct{} { return op.heard }
 
 // Forget ends the wait: a notification that comes later is dropped.
 func (op *Op) Forget() {
@@ -108,8 +103,11 @@ func (a *Agent) deliver(block []byte) int {
 			a.metrics.unknown.Inc() // late, or of readers that make up their own
 			continue
 		}
-		delete(a.ops, op.key)
-		close(op.done)
+		op.reads.Add(1)
+		select {
+		case op.heard <- struct{}{}:
+		default:
+		}
 		a.metrics.read.Inc()
 	}
 	return n
@@ -150,10 +148,16 @@ func (a *Agent) Run(ctx context.Context) error {
 // nextPause is the pause after a look that found n notifications.
 func (a *Agent) nextPause(pause time.Duration, n int) time.Duration {
 	a.mu.Lock()
-	waiting := len(a.ops)
+	waiting := false
+	for _, op := range a.ops {
+		// One that has been read waits for the end of its answer, not for a notification.
+		if waiting = op.Reads() == 0; waiting {
+			break
+		}
+	}
 	a.mu.Unlock()
 	switch {
-	case waiting == 0:
+	case !waiting:
 		return idlePause
 	case n > 0:
 		return shortPause

@@ -19,7 +19,7 @@ type Batch struct {
 	slots    []*slots.Slot
 	ops      []*nixl.Op // one for each slot; nil until its reader is described, and for readers that can't be
 	segments []*shm.Segment
-	told     atomic.Bool // somebody may know where the memory is
+	tells    atomic.Int32 // how many workers may know where the memory is
 	closed   bool
 }
 
@@ -106,8 +106,12 @@ func (b *Batch) describeSlots(modality string, lengths []int, hashes []string) (
 
 var errLength = errors.New("an image is longer than its memory")
 
-// Told notes that somebody is about to be told where the memory is. Until then it can be used again at once.
-func (b *Batch) Told() { b.told.Store(true) }
+// Told notes that one more worker is about to be told where the memory is. Until then it can be used again at once; of
+// each that was told, it has to be heard that it is done.
+func (b *Batch) Told() { b.tells.Add(1) }
+
+// Untold takes back what Told said: nobody knows of the memory.
+func (b *Batch) Untold() { b.tells.Store(0) }
 
 // Close ends the request's use of the batch. It doesn't wait, is idempotent, and has no failure that concerns the
 // request: what goes wrong is logged.
@@ -117,7 +121,7 @@ func (b *Batch) Close() {
 	}
 	b.closed = true
 	// What needs no wait takes less time here than handing it on would.
-	if b.segments == nil && (!b.told.Load() || b.complete()) {
+	if b.segments == nil && b.complete() {
 		b.release()
 		return
 	}
@@ -126,14 +130,20 @@ func (b *Batch) Close() {
 	}
 }
 
-// complete reports whether every reader has said that it is done.
+// complete reports whether nobody was told, or every reader has said that it is done.
 func (b *Batch) complete() bool {
-	for _, op := range b.ops {
-		if op == nil || !op.Complete() {
+	for i := range b.slots {
+		if !b.done(i) {
 			return false
 		}
 	}
 	return true
+}
+
+// done is complete for one slot.
+func (b *Batch) done(i int) bool {
+	tells := int(b.tells.Load())
+	return tells == 0 || b.ops[i] != nil && b.ops[i].Reads() >= tells
 }
 
 // finish waits until all readers are done, together and within the bound, and releases everything then. One whose reader
@@ -149,16 +159,16 @@ func (b *Batch) finish(ctx context.Context) error {
 }
 
 func (b *Batch) wait(ctx context.Context, timeout <-chan time.Time) {
-	for _, op := range b.ops {
-		if op == nil {
-			continue // nothing will ever be heard of it
-		}
-		select {
-		case <-op.Done():
-		case <-timeout:
-			return
-		case <-ctx.Done():
-			return
+	for i, op := range b.ops {
+		// Nothing will ever be heard of one without an operation.
+		for op != nil && !b.done(i) {
+			select {
+			case <-op.Heard():
+			case <-timeout:
+				return
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
@@ -170,9 +180,9 @@ func (b *Batch) release() {
 	for i, slot := range b.slots {
 		op := b.ops[i]
 		if op != nil {
-			op.Forget() // from here on it is complete, or never will be
+			op.Forget() // from here on it is done, or never will be
 		}
-		if !b.told.Load() || (op != nil && op.Complete()) {
+		if b.done(i) {
 			slot.Return()
 			continue
 		}

@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) closed(b *Batch, unread, failed int, took time.Duration) {
 	result := "read"
 	switch {
-	case !b.told.Load():
+	case b.tells.Load() == 0:
 		result = "untold"
 	case unread > 0:
 		result = "unread"
