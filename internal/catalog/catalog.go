@@ -20,6 +20,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/router"
 )
@@ -37,6 +38,9 @@ type Set struct {
 	Renderer  prepost.Renderer // nil when the model has no chat template
 	Tokenizer prepost.Tokenizer
 	EOS       []prepost.TokenID
+
+	// Images is what the model's workers take images as; nil: they fetch and process them themselves.
+	Images multimodal.Processor
 
 	// How answers to chats are taken apart; empty: they aren't.
 	ToolParser, ReasoningParser string
@@ -63,6 +67,8 @@ type Text struct {
 	Renderer  prepost.Renderer  // nil when the model has no chat template
 	Tokenizer prepost.Tokenizer // never nil
 	EOS       []prepost.TokenID
+
+	Images multimodal.Processor // nil: images are the workers' part
 
 	// Names of the parsers of the model's answers, however they were found out; empty: none.
 	ToolParser, ReasoningParser string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
 )
 
@@ -38,6 +39,11 @@ type Prepared struct {
 	Pin      *uint64           // the instance the client insists on
 	Prompt   string            // rendered chat prompt, kept only when an annotation asks for it
 	Raw      json.RawMessage   // Text workers: the request to forward
+
+	// Images are what Run is to bring within the worker's reach; empty: the worker fetches its media itself.
+	Images []multimodal.Source
+
+	media *loadedMedia // what became of them, while Run runs
 
 	// Answer says how the answer is taken apart; nil: it isn't.
 	Answer *prepost.AnswerPlan

@@ -46,6 +46,7 @@ func (p *Pipeline) PrepareChat(
 		return nil, err
 	}
 	p.planAnswer(out, q, req, tail)
+	out.Images = p.images(set, req)
 	p.prepare.inputTokens(req.Model, len(ids))
 	out.Requests = []*worker.Request{q}
 	return out, nil

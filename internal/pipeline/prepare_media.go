@@ -23,6 +23,11 @@ func mediaKey(kind string) string {
 	return ""
 }
 
+// mediaPath is the JSON path of a content part.
+func mediaPath(m *openai.Media) string {
+	return "messages[" + strconv.Itoa(m.Message) + "].content[" + strconv.Itoa(m.Part) + "]"
+}
+
 // mediaData returns the URLs of the conversation's media by kind, in order: {"image_url":[{"Url":…}]}. It is empty
 // when there are none. Fetching and decoding is the worker's part. A part that no worker could be told of is refused: an
 // answer as if it weren't there would be a wrong one.
@@ -32,7 +37,7 @@ func mediaData(media []openai.Media) (json.RawMessage, error) {
 	}
 	for i := range media {
 		if m := &media[i]; mediaKey(m.Kind) == "" {
-			path := "messages[" + strconv.Itoa(m.Message) + "].content[" + strconv.Itoa(m.Part) + "]"
+			path := mediaPath(m)
 			return nil, fault.Bad(path, "`%s` is of type %q, which no model here takes", path, m.Kind)
 		}
 	}

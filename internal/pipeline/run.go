@@ -17,6 +17,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/router"
 )
@@ -25,6 +26,8 @@ import (
 type Options struct {
 	Dispatcher router.Dispatcher     // how requests reach workers
 	Migration  Migration             // zero: a lost worker ends its requests
+	Courier    multimodal.Courier    // brings images to workers; nil: workers fetch them
+	Routing    bool                  // whoever routes looks at images, too
 	Tracer     trace.Tracer          // nil: no spans
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
@@ -54,6 +57,8 @@ type Pipeline struct {
 	migration  Migration
 	migrations *migrationMetrics
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
+	courier    multimodal.Courier // nil: workers fetch images
+	mmRouting  bool
 }
 
 // New returns a Pipeline. It starts nothing.
@@ -68,6 +73,8 @@ func New(opts Options) *Pipeline {
 		migration:  opts.Migration,
 		migrations: newMigrationMetrics(opts.Registerer),
 		answers:    opts.Answers,
+		courier:    opts.Courier,
+		mmRouting:  opts.Routing,
 	}
 }
 
@@ -83,10 +90,16 @@ func (p *Pipeline) Run(ctx context.Context, req *Prepared, sink Sink) error {
 	if len(req.Requests) > 1 {
 		return p.runBatch(ctx, req, sink)
 	}
+	// Memory that is taken for images is released with this call, whichever way it ends.
+	if err := p.loadMedia(ctx, req); err != nil {
+		return err
+	}
+	defer req.media.close()
 	// The decoders want to see the prompt, so they are made before it is let go.
 	l := newLeg(req, 0, sink)
 	stream, err := p.start(ctx, req, l)
 	if err != nil {
+		req.media.unsent()
 		return err
 	}
 	// Closing a stream that isn't complete tells the worker to stop, whatever the way out of here.
@@ -164,8 +177,7 @@ func newCall(req *Prepared, prompt int) *router.Call {
 	}
 	// Body may be called again for another attempt, so what it reads isn't released before Dispatch has returned.
 	if prompt < len(req.Requests) {
-		q := req.Requests[prompt]
-		describe(call, q)
+		describe(call, req.Requests[prompt], req.media)
 		return call
 	}
 	// A Text worker takes the client's JSON, in whichever codec its plane speaks.
@@ -181,10 +193,11 @@ func newCall(req *Prepared, prompt int) *router.Call {
 }
 
 // describe has a call carry a request, which tells its worker the rank that the router has decided on. Until Dispatch
-// returns, the request is the call's.
-func describe(call *router.Call, q *worker.Request) {
-	call.TokenIDs, call.Request = q.TokenIDs, q
+// returns, the request is the call's. media is what it says of images; nil: nothing.
+func describe(call *router.Call, q *worker.Request, media *loadedMedia) {
+	call.TokenIDs, call.Request = media.routing(q), q
 	call.Body = func(dst []byte, codec worker.Codec, to router.Target) ([]byte, error) {
+		media.told()
 		if to.Rank == nil {
 			return q.Append(dst, codec)
 		}

@@ -33,6 +33,7 @@ type Migration struct {
 type move struct {
 	call    *router.Call    // as first dispatched
 	request *worker.Request // nil: a Text worker's
+	media   *loadedMedia    // what the request says of images; nil: nothing
 	bound   int             // tokens that may be held; 0: any number
 	left    int             // how often the request may still go on elsewhere
 	stays   string          // why it can't be continued once its answer has begun; empty: it can
@@ -55,7 +56,7 @@ func (p *Pipeline) newMove(req *Prepared, prompt int, call *router.Call) *move {
 	if prompt >= len(req.Requests) {
 		m.stays = "the worker doesn't say which tokens it has generated"
 	} else {
-		m.request = req.Requests[prompt]
+		m.request, m.media = req.Requests[prompt], req.media
 		m.stays = fixed(m.request, req.Choices)
 		if m.bound > 0 {
 			m.overlong = p.migrations.tooLong.WithLabelValues(req.Model)
@@ -120,6 +121,8 @@ func (m *move) begin() {
 	if m.stays != "" {
 		return
 	}
+	// Items go with the prompt alone: a continuation's is another one, and has its images by URL.
+	m.request, m.media = m.media.without(m.request), nil
 	kept := 0
 	for _, raw := range rawValues(m.request) {
 		kept += len(*raw)
@@ -224,7 +227,7 @@ func (m *move) next() *router.Call {
 		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
 		q.Stop.MaxTokens, q.Stop.MinTokens = less(q.Stop.MaxTokens, n), less(q.Stop.MinTokens, n)
 	}
-	describe(&c, &q)
+	describe(&c, &q, m.media)
 	return &c
 }
 

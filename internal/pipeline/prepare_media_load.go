@@ -1,0 +1,130 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/multimodal"
+)
+
+// images returns the sources of a request's images when they are to be processed here; empty: the worker does it all,
+// from the URLs. Processing here is for images alone, as the model's processor makes them without further settings.
+func (p *Pipeline) images(set *catalog.Set, req *openai.ChatRequest) []multimodal.Source {
+	media := req.Conversation.Media
+	if p.courier == nil || set.Images == nil || len(media) == 0 || len(req.MMProcessorKwargs) > 0 {
+		return nil
+	}
+	// Nobody knows whether the client's own tokens have their places for images filled in already.
+	if req.NvExt != nil && req.NvExt.TokenData != nil {
+		return nil
+	}
+	out := make([]multimodal.Source, len(media))
+	for i := range media {
+		m := &media[i]
+		if m.Kind != string(multimodal.ImageURL) {
+			return nil
+		}
+		out[i] = multimodal.Source{Kind: multimodal.ImageURL, URL: m.URL, Path: mediaPath(m) + ".image_url"}
+	}
+	return out
+}
+
+// loadedMedia is what became of a request's images. A nil one is a request without any.
+type loadedMedia struct {
+	load *multimodal.Load
+	sent int             // how often the request was encoded for a worker
+	args json.RawMessage // extra_args without the images
+	data json.RawMessage // multi_modal_data with URLs alone
+}
+
+// loadMedia brings the images of a request within its worker's reach, and writes into the request where they are. The
+// URLs stay in it: a worker that fails to read takes them. It blocks until the images are there; its error is for the
+// client. What it takes is released by req.media.close.
+func (p *Pipeline) loadMedia(ctx context.Context, req *Prepared) error {
+	if len(req.Images) == 0 || p.courier == nil {
+		return nil
+	}
+	ctx, span := p.tracer.Start(ctx, "multimodal.load")
+	defer span.End()
+	q := req.Requests[0]
+	load, err := p.courier.Load(ctx, &multimodal.Request{
+		Model: req.Model, Processor: req.Set.Images, Sources: req.Images, Tokens: q.TokenIDs, Routing: p.mmRouting,
+	})
+	if err != nil {
+		endWith(span, err)
+		return err
+	}
+	req.Images = nil // data URLs are large, and the request has them
+	if load == nil {
+		return nil
+	}
+	// From here on the request says where the memory is, and whoever sees it may pass that on.
+	load.Held.Told()
+	req.media = &loadedMedia{load: load, args: q.ExtraArgs, data: q.MultiModalData}
+	q.ExtraArgs = withArgs(q.ExtraArgs, load.Args)
+	if len(load.Data) > 0 {
+		q.MultiModalData = load.Data
+	}
+	if load.RoutingTokens != nil {
+		q.MMRoutingInfo = multimodal.RoutingInfo(load.RoutingTokens)
+	}
+	return nil
+}
+
+// withArgs adds fields to an object that may be empty.
+func withArgs(object json.RawMessage, args []multimodal.Arg) json.RawMessage {
+	var w objectWriter
+	if n := len(object); n > 2 {
+		// Cut to capacity, so that appending copies: the original is kept.
+		w.buf = object[: n-1 : n-1]
+	}
+	for _, a := range args {
+		w.raw(a.Name, a.Value)
+	}
+	return w.done()
+}
+
+// told notes that the request is about to be sent, for the first time or to one more worker.
+func (m *loadedMedia) told() {
+	if m == nil {
+		return
+	}
+	if m.sent++; m.sent > 1 {
+		m.load.Held.Told()
+	}
+}
+
+// unsent notes that the request has not been sent, if that is so: no worker took it.
+func (m *loadedMedia) unsent() {
+	if m != nil && m.sent == 0 {
+		m.load.Held.Untold()
+	}
+}
+
+// close ends the request's use of the images' memory. It doesn't wait.
+func (m *loadedMedia) close() {
+	if m != nil {
+		m.load.Held.Close()
+	}
+}
+
+// routing returns the prompt as routers see it: images stand in it as what they are.
+func (m *loadedMedia) routing(q *worker.Request) []uint32 {
+	if m == nil || m.load.RoutingTokens == nil {
+		return q.TokenIDs
+	}
+	return m.load.RoutingTokens
+}
+
+// without returns the request with its images by URL alone.
+func (m *loadedMedia) without(q *worker.Request) *worker.Request {
+	if m == nil {
+		return q
+	}
+	c := *q
+	c.ExtraArgs, c.MultiModalData, c.MMRoutingInfo = m.args, m.data, nil
+	return &c
+}
