@@ -19,6 +19,7 @@ import (
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/lifecycle"
+	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/native"
 	"github.com/portico-llm/portico/internal/observe"
 	"github.com/portico-llm/portico/internal/pipeline"
@@ -109,6 +110,11 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	a.catalog = catalog.New(a.catalogOptions())
 	a.run("catalog", a.catalog.Run)
 
+	// Closed after the way to the workers: those may be reading to the last.
+	images, err := a.startImages()
+	if err != nil {
+		return a, err
+	}
 	// The way to the workers is there before the first worker can show up and be sent anything.
 	dispatcher, err := a.dispatcher(background, embedded)
 	if err != nil {
@@ -121,7 +127,7 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 		}
 	}
 	// It is only made here; run lets it serve.
-	a.server, err = a.newServer(dispatcher)
+	a.server, err = a.newServer(dispatcher, images)
 	return a, err
 }
 
@@ -394,7 +400,7 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 }
 
 // newServer makes the HTTP surface over everything else.
-func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
+func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier) (*server.Server, error) {
 	var tracer trace.Tracer // nil when nothing is exported: spans that nobody sees still cost
 	if a.tracing.Exporting() {
 		tracer = a.tracing.Tracer("portico")
@@ -414,6 +420,7 @@ func (a *app) newServer(dispatcher router.Dispatcher) (*server.Server, error) {
 	return server.New(server.Options{
 		Pipeline: pipeline.New(pipeline.Options{
 			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"), Answers: msgparse.Plan,
+			Courier:   images,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.

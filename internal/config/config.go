@@ -41,6 +41,7 @@ type Config struct {
 	CallHome  CallHome
 	Router    Router
 	Text      Text
+	Images    Images
 	Log       Log
 	Trace     Trace
 	Metrics   Metrics

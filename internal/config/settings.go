@@ -72,6 +72,7 @@ func settings(c *Config) []*Setting {
 	t.addNATS(&c.NATS)
 	t.addTCP(c)
 	t.addText(c)
+	t.addImages(&c.Images)
 	t.addObserve(c)
 	t.addTrace(&c.Trace)
 	t.addIgnored()
