@@ -27,7 +27,7 @@ content_key() {
     go list -m "$module"
     rustc -V
     uname -sm
-    find native/src native/Cargo.toml native/Cargo.lock native/build.sh -type f | LC_ALL=C sort | xargs sha256sum
+    find native/src native/Cargo.toml native/Cargo.lock native/build.rs native/build.sh -type f | LC_ALL=C sort | xargs sha256sum
   } | sha256sum | cut -c1-16
 }
 

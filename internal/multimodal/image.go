@@ -22,6 +22,7 @@ type File struct {
 
 // Header is what an image file says of itself before anything is decoded.
 type Header struct {
+	Path          string // of the file it is of
 	Format        Format
 	Width, Height int // in pixels, upright: EXIF orientation is taken into account
 }
@@ -72,12 +73,18 @@ type Plan struct {
 	Header
 	Tensors []Tensor // with offsets into the blob; in order
 	Size    int      // bytes of the blob
-	Prefix  []byte   // the blob's bytes before the first tensor's
+	Frame   []Chunk  // all of the blob that isn't the data of a large tensor
 	Tokens  int      // placeholder tokens in the prompt, of which Embeds are replaced by embeddings
 	Embeds  int
 	Grid    [3]int // frames, rows and columns of patches, or 0 where the model has no grid
 	// Variant says which of several layouts of placeholders the image has, for models that cut images into tiles.
 	Variant [2]int
+}
+
+// Chunk is a piece of a blob.
+type Chunk struct {
+	Offset int
+	Data   []byte
 }
 
 // DType is a tensor's element type, named as engines do.
@@ -123,7 +130,7 @@ type Tensor struct {
 	Field     FieldKind
 	KeepOnCPU bool
 	Offset    int    // of its bytes in the blob, when Inline is nil
-	Inline    []byte // the bytes of a small tensor, which is part of the prefix; nil: it isn't
+	Inline    []byte // the bytes of a small tensor, which is part of the frame; nil: it isn't
 }
 
 // Len returns the number of bytes of the tensor's data.

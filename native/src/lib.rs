@@ -6,6 +6,7 @@
 //! - `words`: the reference word by word, for byte-level models;
 //! - `fast`: exact byte-level BPE for the tokenizers it fully understands;
 //! - `heap`: the allocator and its figures;
+//! - `image`: image files to what engines take;
 //! - `template`: chat templates with the semantics of transformers' Jinja environment.
 //!
 //! Every function that crosses the C boundary catches panics and reports them as errors.
@@ -15,6 +16,7 @@ include!(concat!(env!("DAULET_DIR"), "/src/lib.rs"));
 
 pub mod fast;
 pub mod heap;
+pub mod image;
 pub mod template;
 pub mod tok;
 pub mod words;
