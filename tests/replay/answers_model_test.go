@@ -6,6 +6,7 @@ import (
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/chattmpl"
 	"github.com/portico-llm/portico/internal/prepost/executor"
 	"github.com/portico-llm/portico/internal/prepost/modelcard"
@@ -17,7 +18,13 @@ import (
 // reasoning or tool parser.
 func answerModel(t *testing.T, name string) testkit.Models {
 	t.Helper()
-	dir := testkit.Fixture(t, "qwen3")
+	return testkit.Models{name: fixtureSet(t, "qwen3", name)}
+}
+
+// fixtureSet is what serves a model whose files are there.
+func fixtureSet(t *testing.T, fixture, name string) *catalog.Set {
+	t.Helper()
+	dir := testkit.Fixture(t, fixture)
 	log := slog.New(slog.DiscardHandler)
 	card, err := modelcard.FromFolder(dir, name)
 	if err != nil {
@@ -32,21 +39,26 @@ func answerModel(t *testing.T, name string) testkit.Models {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template, err := chattmpl.New(chattmpl.Options{Default: files.TemplateDefault, ToolUse: files.TemplateToolUse,
-		SpecialTokens: files.SpecialTokens, Log: log})
-	if err != nil {
-		t.Fatal(err)
+	closers := []interface{ Close() error }{tok, registry}
+	var renderer prepost.Renderer
+	if files.TemplateDefault != "" { // not every fixture has one
+		template, err := chattmpl.New(chattmpl.Options{Default: files.TemplateDefault, ToolUse: files.TemplateToolUse,
+			SpecialTokens: files.SpecialTokens, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		renderer, closers = template, append([]interface{ Close() error }{template}, closers...)
 	}
 	t.Cleanup(func() {
-		for _, c := range []interface{ Close() error }{template, tok, registry} {
+		for _, c := range closers {
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	card.ModelType, card.ModelInput = "Chat | Completions", "Tokens"
-	return testkit.Models{name: &catalog.Set{
+	return &catalog.Set{
 		Endpoint: worker.EndpointID{Namespace: "dynamo", Component: "backend", Name: "generate"},
-		Card:     card, Renderer: template, Tokenizer: tok, EOS: files.EOS,
-	}}
+		Card:     card, Renderer: renderer, Tokenizer: tok, EOS: files.EOS,
+	}
 }

@@ -150,6 +150,12 @@ func (c *surfaceCase) lint(t *testing.T, res *httptest.ResponseRecorder) {
 	if err := json.Unmarshal([]byte(c.Request), &req); err != nil {
 		t.Fatal(err)
 	}
+	if c.Path == "/v1/responses" {
+		if err := testkit.LintResponses(res.Body.Bytes()); err != nil {
+			t.Errorf("the stream breaks a rule: %v", err)
+		}
+		return
+	}
 	if err := testkit.Lint(res.Body.Bytes(), testkit.LintOptions{
 		Chat: c.Path == "/v1/chat/completions", Usage: req.StreamOptions.IncludeUsage,
 		ContinuousUsage: req.StreamOptions.ContinuousUsageStats,
