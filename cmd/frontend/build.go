@@ -16,6 +16,7 @@ import (
 	"github.com/portico-llm/portico/api"
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/admission"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/lifecycle"
@@ -54,6 +55,7 @@ type app struct {
 	records  *mem.Source          // with discovery backend mem; else nil
 	store    *discovery.Store     // what discovery knows
 	catalog  *catalog.Catalog     // what can be served
+	entrance *admission.Gate      // lets requests in before they are tokenised
 	server   *server.Server       // nil until everything else is there
 
 	parts   *lifecycle.Group // what must not fail while the server runs; ends when one does
@@ -118,6 +120,9 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	// The way to the workers is there before the first worker can show up and be sent anything.
 	dispatcher, err := a.dispatcher(background, embedded)
 	if err != nil {
+		return a, err
+	}
+	if err := a.letIn(); err != nil {
 		return a, err
 	}
 	if embedded != nil {
@@ -421,6 +426,7 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 		Pipeline: pipeline.New(pipeline.Options{
 			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"), Answers: msgparse.Plan,
 			Courier:   images,
+			Gate:      a.entrance,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.

@@ -80,7 +80,7 @@ func (t *table) addIgnoredRouter() {
 		"kv-overlap-score-credit", "kv-overlap-score-credit-decay", "prefill-load-scale", "decode-active-request-weight",
 		"host-cache-hit-weight", "disk-cache-hit-weight", "temperature", "tracking-hash", "tracking-key-file",
 		"tracking-key-id", "prefill-load-model", "ttl-secs", "approximate-cache-policy", "queue-threshold",
-		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads", "queue-policy",
+		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
 		"predicted-ttl-secs",
 	} {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))

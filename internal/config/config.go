@@ -40,6 +40,7 @@ type Config struct {
 	TCP       TCP
 	CallHome  CallHome
 	Router    Router
+	Admission Admission
 	Text      Text
 	Images    Images
 	Log       Log
@@ -175,6 +176,14 @@ type CallHome struct {
 type Router struct {
 	Mode      string  // "round-robin", "random", "least-loaded", "power-of-two", "device-aware-weighted" or "direct"
 	CUDAToCPU float64 // load of an accelerator for each of a processor's, with device-aware-weighted
+}
+
+// Admission is how requests are let in before they are tokenised.
+type Admission struct {
+	MaxRequests int           // of one model at a time; 0 for no limit
+	MaxQueued   int           // of one model that wait; 0 refuses at once what can't go on
+	MaxWait     time.Duration // of one request
+	Order       string        // of those that wait: "fcfs" or "wspt"
 }
 
 // Text is the way from a conversation to tokens.

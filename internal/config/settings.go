@@ -69,6 +69,7 @@ func settings(c *Config) []*Setting {
 	t.addModels(&c.Models)
 	t.addDiscovery(&c.Discovery)
 	t.addPlane(c)
+	t.addAdmission(&c.Admission)
 	t.addNATS(&c.NATS)
 	t.addTCP(c)
 	t.addText(c)
@@ -245,6 +246,21 @@ func (t *table) addPlane(c *Config) {
 	t.add("tcp-response-stream-advertise-host", "PORTICO_TCP_RESPONSE_STREAM_ADVERTISE_HOST",
 		text(&c.CallHome.AdvertiseHost, ""),
 		"Host that workers are told to send answers to, where it isn't the address listened on.")
+}
+
+// addAdmission lists how many requests there may be, and what becomes of the others.
+func (t *table) addAdmission(a *Admission) {
+	t.group = "Overload"
+	t.add("max-concurrent-requests", "PORTICO_MAX_CONCURRENT_REQUESTS", integer(&a.MaxRequests, 0, 0, math.MaxInt32),
+		"Requests of one model that are tokenized, sent and answered at a time; 0 for no limit. More than that wait.")
+	t.add("max-queued-requests", "PORTICO_MAX_QUEUED_REQUESTS", integer(&a.MaxQueued, 1024, 0, math.MaxInt32),
+		"Requests of one model that may wait for their turn; the others are refused with --http-overload-status-code and "+
+			"Retry-After. 0 lets none wait.")
+	t.add("queue-timeout", "PORTICO_QUEUE_TIMEOUT", seconds(&a.MaxWait, 30*time.Second, time.Millisecond),
+		"How long a request may wait for its turn.")
+	t.add("router-queue-policy", "DYN_ROUTER_QUEUE_POLICY", choice(&a.Order, "fcfs", "fcfs", "wspt"),
+		"Order of requests that wait: first come, first served, with priorities as seconds of head start; or (wspt) the "+
+			"shortest prompt first, weighed by priority. A higher strict priority always goes first.")
 }
 
 // addNATS lists the connection to NATS.

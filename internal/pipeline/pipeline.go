@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/admission"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
@@ -47,6 +48,9 @@ type Prepared struct {
 
 	// Answer says how the answer is taken apart; nil: it isn't.
 	Answer *prepost.AnswerPlan
+
+	place   *admission.Place // nil: nothing is counted
+	unwatch func() bool      // set together with place
 }
 
 // Parsed reports whether the answer comes in pieces.

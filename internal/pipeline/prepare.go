@@ -17,12 +17,16 @@ import (
 // Failures are *fault.Error, or ctx's error when it ended first.
 func (p *Pipeline) PrepareChat(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.ChatRequest,
-) (*Prepared, error) {
-	defer p.stages.leave(p.stages.enter())
-	out := newPrepared(set, meta, &req.Common)
+) (out *Prepared, err error) {
+	out = newPrepared(set, meta, &req.Common)
 	out.Chat = true
 	// Counted before anything here can refuse the request: the metric tells what clients ask for.
 	p.prepare.countMedia(req.Model, req.Conversation.Media)
+	if err := p.enter(ctx, out, &req.Common, chatTokenCount(req)); err != nil {
+		return nil, err
+	}
+	defer leaveAfter(out, &err)
+	defer p.stages.leave(p.stages.enter())
 	// Workers that take text have their own template and tokenizer.
 	if set.TakesText() {
 		out.Raw = req.Forward()
@@ -67,9 +71,13 @@ func (p *Pipeline) CountChat(ctx context.Context, set *catalog.Set, req *openai.
 // requests of their own, in order.
 func (p *Pipeline) PrepareCompletion(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.CompletionRequest,
-) (*Prepared, error) {
+) (out *Prepared, err error) {
+	out = newPrepared(set, meta, &req.Common)
+	if err := p.enter(ctx, out, &req.Common, promptTokens(req)); err != nil {
+		return nil, err
+	}
+	defer leaveAfter(out, &err)
 	defer p.stages.leave(p.stages.enter())
-	out := newPrepared(set, meta, &req.Common)
 	if set.TakesText() {
 		out.Raw = req.Forward()
 		return out, nil

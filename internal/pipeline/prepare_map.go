@@ -160,12 +160,11 @@ func routing(set *catalog.Set, meta *Meta, x *openai.NvExt, salt string) worker.
 		PrefillWorkerID:   meta.PrefillWorkerID,
 		DPRank:            meta.DPRank,
 		PrefillDPRank:     meta.PrefillDPRank,
-		Priority:          meta.Priority,
-		StrictPriority:    meta.StrictPriority,
 		// Empty for the base model.
 		LoRAName:  set.LoRA,
 		CacheSalt: salt,
 	}
+	r.Priority, r.StrictPriority = urgency(meta, x)
 	// A body is written by whoever knows the request; headers are set by proxies for many.
 	if x != nil {
 		// Each hint by itself: a body that names a rank keeps the header's instance.
@@ -176,8 +175,6 @@ func routing(set *catalog.Set, meta *Meta, x *openai.NvExt, salt string) worker.
 		override(&r.PrefillDPRank, x.PrefillDPRank)
 		r.Constraints = x.RoutingConstraints
 		if h := x.AgentHints; h != nil {
-			override(&r.Priority, h.Priority)
-			override(&r.StrictPriority, h.StrictPriority)
 			r.ExpectedOutputTokens = h.OSL
 		}
 	}

@@ -16,9 +16,14 @@ import (
 // the workers send is the client's own format, or for embeddings of a set that takes tokens the workers'.
 func (p *Pipeline) PrepareTask(
 	ctx context.Context, set *catalog.Set, meta Meta, req *openai.TaskRequest,
-) (*Prepared, error) {
+) (out *Prepared, err error) {
+	common := &openai.Common{Model: req.Model, NvExt: req.NvExt}
+	out = newPrepared(set, meta, common)
+	if err := p.enter(ctx, out, common, inputTokens(req)); err != nil {
+		return nil, err
+	}
+	defer leaveAfter(out, &err)
 	defer p.stages.leave(p.stages.enter())
-	out := newPrepared(set, meta, &openai.Common{Model: req.Model, NvExt: req.NvExt})
 	if set.TakesText() {
 		out.Raw = req.Forward()
 		return out, nil

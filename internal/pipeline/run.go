@@ -16,6 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/admission"
+	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
@@ -31,6 +33,11 @@ type Options struct {
 	Tracer     trace.Tracer          // nil: no spans
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
+
+	// Gate lets requests in before they are tokenised; nil: all at once.
+	Gate *admission.Gate
+	// Workers says what the workers of a set can take, as the gate asks it; its nil is: anything. Nil: nobody knows.
+	Workers func(set *catalog.Set) func(pending int64) admission.State
 
 	// Answers decides how the answer to a chat request is taken apart; its nil is: not at all. Nil: none are.
 	Answers func(*prepost.AnswerRequest) *prepost.AnswerPlan
@@ -56,6 +63,8 @@ type Pipeline struct {
 	stages     *stageMetrics   // of Run
 	migration  Migration
 	migrations *migrationMetrics
+	gate       *admission.Gate // nil: none
+	workers    func(set *catalog.Set) func(pending int64) admission.State
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
 	courier    multimodal.Courier // nil: workers fetch images
 	mmRouting  bool
@@ -75,6 +84,8 @@ func New(opts Options) *Pipeline {
 		answers:    opts.Answers,
 		courier:    opts.Courier,
 		mmRouting:  opts.Routing,
+		gate:       opts.Gate,
+		workers:    opts.Workers,
 	}
 }
 
@@ -87,6 +98,7 @@ func New(opts Options) *Pipeline {
 func (p *Pipeline) Run(ctx context.Context, req *Prepared, sink Sink) error {
 	// The catalog closes a retired model's tokenizer once nobody holds its Set; decoders use it to the last item.
 	defer runtime.KeepAlive(req.Set)
+	defer req.leave()
 	if len(req.Requests) > 1 {
 		return p.runBatch(ctx, req, sink)
 	}
@@ -124,6 +136,7 @@ func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Str
 	call := newCall(req, l.prompt)
 	l.move = p.newMove(req, l.prompt, call)
 	stream, err := p.dispatch(ctx, call)
+	req.place.Sent()
 	if l.move != nil && l.move.refused > 0 {
 		p.migrations.fresh(req.Model, l.move.refused, outcomeOf(ctx, err))
 	}
