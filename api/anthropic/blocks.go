@@ -10,7 +10,7 @@ var (
 	userBlocks      = []string{BlockText, BlockImage, BlockDocument, BlockSearchResult, BlockToolResult}
 	assistantBlocks = []string{BlockText, BlockThinking, BlockRedactedThinking, BlockToolUse}
 	systemBlocks    = []string{BlockText}
-	resultBlocks    = []string{BlockText, BlockImage, BlockDocument, BlockSearchResult}
+	resultBlocks    = []string{BlockText, BlockImage, BlockDocument, BlockSearchResult, BlockToolReference}
 )
 
 // check looks at one turn.
@@ -60,6 +60,10 @@ func (b *Block) check(path string, allowed []string) error {
 		}
 	case BlockImage, BlockDocument:
 		return b.checkSource(path + ".source")
+	case BlockToolReference:
+		if b.ToolName == "" {
+			return missing(path+".tool_name", "the name of a tool")
+		}
 	case BlockSearchResult:
 		return b.Content.check(path+".content", systemBlocks)
 	case BlockToolUse:

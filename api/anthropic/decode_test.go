@@ -74,7 +74,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"use name":       {turn("assistant", `[{"type":"tool_use","id":"t"}]`), "messages[0].content[0].name", "`messages[0].content[0].name` is missing; it must be the name of a tool"},
 		"use input":      {turn("assistant", `[{"type":"tool_use","id":"t","name":"f","input":"{}"}]`), "messages[0].content[0].input", "`messages[0].content[0].input` must be an object"},
 		"result id":      {turn("user", `[{"type":"tool_result"}]`), "messages[0].content[0].tool_use_id", "`messages[0].content[0].tool_use_id` is missing; it must be the id of a tool_use block"},
-		"result's block": {turn("user", `[{"type":"tool_result","tool_use_id":"t","content":[{"type":"thinking"}]}]`), "messages[0].content[0].content[0].type", "`messages[0].content[0].content[0].type` must be text, image, document, search_result here, not \"thinking\""},
+		"reference":      {turn("user", `[{"type":"tool_result","tool_use_id":"t","content":[{"type":"tool_reference"}]}]`), "messages[0].content[0].content[0].tool_name", "`messages[0].content[0].content[0].tool_name` is missing; it must be the name of a tool"},
+		"result's block": {turn("user", `[{"type":"tool_result","tool_use_id":"t","content":[{"type":"thinking"}]}]`), "messages[0].content[0].content[0].type", "`messages[0].content[0].content[0].type` must be text, image, document, search_result, tool_reference here, not \"thinking\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := anthropic.Decode([]byte(tt.body), anthropic.Options{})

@@ -59,6 +59,8 @@ type Block struct {
 	Name  string         `json:"name"`  // tool_use: of the tool
 	Input jsontext.Value `json:"input"` // tool_use: object of arguments
 
+	ToolName string `json:"tool_name"` // tool_reference: of a tool that a search has found
+
 	ToolUseID string  `json:"tool_use_id"` // tool_result: the ID of its call
 	Content   Content `json:"content"`     // tool_result, search_result
 	IsError   bool    `json:"is_error"`    // tool_result: the call failed
@@ -72,6 +74,7 @@ const (
 	BlockImage            = "image"
 	BlockDocument         = "document" // of text: other documents are refused
 	BlockSearchResult     = "search_result"
+	BlockToolReference    = "tool_reference"
 	BlockToolUse          = "tool_use"
 	BlockToolResult       = "tool_result"
 	BlockThinking         = "thinking"

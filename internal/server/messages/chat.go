@@ -110,9 +110,14 @@ func NewChat(req *anthropic.Request, opts ChatOptions) (*Chat, error) {
 		Temperature: req.Temperature, TopP: req.TopP, TopK: req.TopK, NvExt: given(req.NvExt),
 	}
 	w := conversation{}
-	w.system(&req.System, opts.KeepPreamble)
+	begins := beginning(req.Messages)
+	w.system(req, begins, opts.KeepPreamble)
 	for i := range req.Messages {
-		if err := w.turn(&req.Messages[i], i); err != nil {
+		m := &req.Messages[i]
+		if i < begins && m.Role == "system" { // said already
+			continue
+		}
+		if err := w.turn(m, i); err != nil {
 			return nil, err
 		}
 	}
@@ -132,6 +137,16 @@ func NewChat(req *anthropic.Request, opts ChatOptions) (*Chat, error) {
 		return nil, err
 	}
 	return &Chat{Body: body, origins: w.origins}, nil
+}
+
+// beginning is how many turns there are before the assistant's first.
+func beginning(turns []anthropic.Message) int {
+	for i := range turns {
+		if turns[i].Role == "assistant" {
+			return i
+		}
+	}
+	return len(turns)
 }
 
 // given is v, or nothing where it is null.

@@ -59,8 +59,13 @@ func TestConversations(t *testing.T) {
 			{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"r"}]}]`,
 			`[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
 				`{"role":"tool","content":"r","tool_call_id":"t"}]`},
-		"system among them": {`[{"role":"system","content":[{"type":"text","text":"s"}]},{"role":"user","content":"q"}]`,
-			`[{"role":"system","content":"s"},{"role":"user","content":"q"}]`},
+		"system among them": {`[{"role":"user","content":"q"},{"role":"system","content":[{"type":"text","text":"s"}]},
+			{"role":"assistant","content":"a"},{"role":"system","content":"later"},{"role":"user","content":"r"}]`,
+			`[{"role":"system","content":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"},` +
+				`{"role":"system","content":"later"},{"role":"user","content":"r"}]`},
+		"references": {`[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[
+			{"type":"tool_reference","tool_name":"f"},{"type":"tool_reference","tool_name":"g"}]}]}]`,
+			`[{"role":"tool","content":"f\ng","tool_call_id":"t"}]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := string(chat(t, `{"model":"m","max_tokens":5,"messages":`+tt.in+`}`, messages.ChatOptions{}).Body)

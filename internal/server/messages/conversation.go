@@ -24,14 +24,14 @@ func (w *conversation) add(origin string, m chatMessage) {
 // preamble begins the line that Claude Code puts ahead of its system prompt.
 const preamble = "x-anthropic-billing-header"
 
-// system makes one message of all instructions.
-func (w *conversation) system(c *anthropic.Content, keepPreamble bool) {
-	var texts []string
-	if c.Plain {
-		texts = append(texts, c.Text)
-	}
-	for i := range c.Blocks {
-		texts = append(texts, *c.Blocks[i].Text)
+// system makes one message of all instructions that a conversation begins with, those that stand among its first turns
+// included: many templates take one system message, and only ahead of all others.
+func (w *conversation) system(req *anthropic.Request, begins int, keepPreamble bool) {
+	texts := textsOf(nil, &req.System)
+	for i := range req.Messages[:begins] {
+		if m := &req.Messages[i]; m.Role == "system" {
+			texts = textsOf(texts, &m.Content)
+		}
 	}
 	kept := texts[:0]
 	for i, t := range texts {
@@ -47,6 +47,17 @@ func (w *conversation) system(c *anthropic.Content, keepPreamble bool) {
 	if len(kept) > 0 {
 		w.add("system", chatMessage{Role: "system", Content: strings.Join(kept, "\n")})
 	}
+}
+
+// textsOf appends the texts of a content that holds nothing else.
+func textsOf(texts []string, c *anthropic.Content) []string {
+	if c.Plain {
+		texts = append(texts, c.Text)
+	}
+	for i := range c.Blocks {
+		texts = append(texts, *c.Blocks[i].Text)
+	}
+	return texts
 }
 
 // turn translates one turn: the assistant's into one message, a user's into the results it brings and the rest.
@@ -160,6 +171,8 @@ func partOf(b *anthropic.Block) chatPart {
 		return chatPart{Type: "image_url", Image: &chatImage{url}}
 	case anthropic.BlockDocument:
 		return textPart(b.Title, b.Context, b.Source.Data, joined(&b.Source.Content))
+	case anthropic.BlockToolReference:
+		return textPart(b.ToolName)
 	case anthropic.BlockSearchResult:
 		return textPart(b.Title, joined(&b.Content))
 	}
@@ -180,12 +193,5 @@ func textPart(texts ...string) chatPart {
 
 // joined is the text of a content that holds nothing else.
 func joined(c *anthropic.Content) string {
-	if c.Plain {
-		return c.Text
-	}
-	var b strings.Builder
-	for i := range c.Blocks {
-		b.WriteString(*c.Blocks[i].Text)
-	}
-	return b.String()
+	return strings.Join(textsOf(nil, c), "")
 }
