@@ -80,6 +80,7 @@ type Delta struct {
 	Comment []string // and its JSON values
 
 	Instance *worker.Instance // the worker that answers this prompt
+	Prefill  *worker.Instance // the one that has read it; nil: the same
 }
 
 // Sink receives a request's deltas, all from one goroutine at a time. An error it returns ends the request: the worker

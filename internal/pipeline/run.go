@@ -65,6 +65,7 @@ type Pipeline struct {
 	migrations *migrationMetrics
 	gate       *admission.Gate // nil: none
 	workers    func(set *catalog.Set) func(pending int64) admission.State
+	prefills   *prefillMetrics
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
 	courier    multimodal.Courier // nil: workers fetch images
 	mmRouting  bool
@@ -81,6 +82,7 @@ func New(opts Options) *Pipeline {
 		stages:     newStageMetrics(opts.Registerer),
 		migration:  opts.Migration,
 		migrations: newMigrationMetrics(opts.Registerer),
+		prefills:   newPrefillMetrics(opts.Registerer),
 		answers:    opts.Answers,
 		courier:    opts.Courier,
 		mmRouting:  opts.Routing,
@@ -135,7 +137,7 @@ func (r *Prepared) release() {
 func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Stream, error) {
 	call := newCall(req, l.prompt)
 	l.move = p.newMove(req, l.prompt, call)
-	stream, err := p.dispatch(ctx, call)
+	stream, err := p.send(ctx, req, l, call, req.media)
 	req.place.Sent()
 	if l.move != nil && l.move.refused > 0 {
 		p.migrations.fresh(req.Model, l.move.refused, outcomeOf(ctx, err))
@@ -143,8 +145,8 @@ func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Str
 	return stream, err
 }
 
-// dispatch sends one call and returns the stream of its answer.
-func (p *Pipeline) dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
+// dispatch sends one call and returns the stream of its answer. ph is the part of a request that the worker does.
+func (p *Pipeline) dispatch(ctx context.Context, call *router.Call, ph *phase) (router.Stream, error) {
 	ctx, span := p.tracer.Start(ctx, "router.dispatch", trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
 	if span.IsRecording() { // the worker's spans hang from ours
@@ -154,9 +156,9 @@ func (p *Pipeline) dispatch(ctx context.Context, call *router.Call) (router.Stre
 	}
 	begin := time.Now()
 	// Until the worker has said that it started; the gauge shows requests that wait for one.
-	p.stages.routing.Inc()
+	ph.routing.Inc()
 	stream, err := p.dispatcher.Dispatch(ctx, call)
-	p.stages.routing.Dec()
+	ph.routing.Dec()
 	p.stages.route.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		if ctx.Err() != nil && !isFault(err) {
@@ -237,8 +239,12 @@ func (p *Pipeline) consume(ctx context.Context, req *Prepared, l *leg, stream ro
 	defer span.End()
 	// The wait for the first output is a stage of its own: most of what makes an answer slow is in it.
 	_, l.wait = p.tracer.Start(ctx, "first_token", trace.WithSpanKind(trace.SpanKindInternal))
-	p.stages.awaiting.Inc()
-	l.awaiting = p.stages.awaiting
+	ph := p.stages.aggregated
+	if l.prefilled != nil {
+		ph = p.stages.decode
+	}
+	ph.awaiting.Inc()
+	l.awaiting = ph.awaiting
 	defer l.arrived()
 	l.span = span
 	l.began, l.roundtrip = time.Now(), p.stages.roundtrip

@@ -31,6 +31,9 @@ type leg struct {
 	stays string // why, where there is something to tell
 	moved int    // tokens the current worker was given as part of its prompt
 
+	prefilled   *worker.Instance // who has read the prompt for the current worker; nil: itself
+	lostPrefill []uint64         // prefill workers that failed this request
+
 	span      trace.Span          // of the whole stream
 	wait      trace.Span          // for the first output
 	began     time.Time           // when the worker had said that it started
@@ -94,7 +97,7 @@ func (l *leg) item(it *worker.Item, more bool) error {
 	}
 	// Annotations go out ahead of the data they came with.
 	if it.Event != "" {
-		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Event: it.Event, Comment: it.Comment}
+		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Prefill: l.prefilled, Event: it.Event, Comment: it.Comment}
 		l.begin()
 		if err := l.sink.Delta(&l.delta); err != nil {
 			return err
@@ -125,7 +128,7 @@ func (l *leg) data(it *worker.Item) error {
 	}
 	if l.raw {
 		l.begin()
-		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Raw: it.Raw}
+		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Prefill: l.prefilled, Raw: it.Raw}
 		return l.sink.Delta(&l.delta)
 	}
 	return l.output(&it.Output)
@@ -146,7 +149,7 @@ func (l *leg) trailer(o *worker.Output) error {
 	if o.Usage == nil {
 		return nil
 	}
-	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Usage: l.counted(o.Usage)}
+	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Prefill: l.prefilled, Usage: l.counted(o.Usage)}
 	return l.sink.Delta(&l.delta)
 }
 
@@ -172,7 +175,7 @@ func (l *leg) output(o *worker.Output) error {
 	l.tokens += res.Tokens
 	l.note(o)
 	l.delta = Delta{
-		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance,
+		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Prefill: l.prefilled,
 		Text:   res.Text,
 		Tokens: res.Tokens,
 		// Tokens behind a stop were generated for nothing: they are neither shown nor counted.
@@ -220,7 +223,7 @@ func (l *leg) end() error {
 		}
 		c.done = true
 		l.text = text
-		l.delta = Delta{Prompt: l.prompt, Choice: i, Instance: l.instance, Text: text, Finish: worker.FinishStop}
+		l.delta = Delta{Prompt: l.prompt, Choice: i, Instance: l.instance, Prefill: l.prefilled, Text: text, Finish: worker.FinishStop}
 		if c.parser != nil {
 			l.parse(c)
 		}

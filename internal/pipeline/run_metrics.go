@@ -12,8 +12,14 @@ type stageMetrics struct {
 	route     prometheus.Observer // pick, deliver, and wait for the worker to begin
 	roundtrip prometheus.Observer // from the worker's beginning to its first output
 	preparing prometheus.Gauge    // requests now in the first of these stages
-	routing   prometheus.Gauge    // in the second
-	awaiting  prometheus.Gauge    // in the third
+
+	aggregated, prefill, decode *phase // requests now in the others, by what their worker does of them
+}
+
+// phase is the part of a request that one worker does.
+type phase struct {
+	routing  prometheus.Gauge // requests that wait for a worker to begin
+	awaiting prometheus.Gauge // for its first output; of prefill, for its end
 }
 
 // newStageMetrics makes the metrics and registers them; nil registers none.
@@ -30,15 +36,18 @@ func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
 	if reg != nil {
 		reg.MustRegister(duration, requests)
 	}
+	of := func(name string) *phase {
+		return &phase{requests.WithLabelValues("route", name), requests.WithLabelValues("dispatch", name)}
+	}
 	return &stageMetrics{
 		// Resolved once: looking up labels costs more than observing.
-		prepare:   duration.WithLabelValues("preprocess"),
-		route:     duration.WithLabelValues("route"),
-		roundtrip: duration.WithLabelValues("transport_roundtrip"),
-		// aggregated: one worker does both prefill and decode, as far as a frontend can tell.
-		preparing: requests.WithLabelValues("preprocess", ""),
-		routing:   requests.WithLabelValues("route", "aggregated"),
-		awaiting:  requests.WithLabelValues("dispatch", "aggregated"),
+		prepare:    duration.WithLabelValues("preprocess"),
+		route:      duration.WithLabelValues("route"),
+		roundtrip:  duration.WithLabelValues("transport_roundtrip"),
+		preparing:  requests.WithLabelValues("preprocess", ""),
+		aggregated: of("aggregated"), // one worker does both, as far as a frontend can tell
+		prefill:    of("prefill"),
+		decode:     of("decode"),
 	}
 }
 

@@ -289,25 +289,32 @@ func (p *Pipeline) migrate(ctx context.Context, req *Prepared, l *leg, lost erro
 	m, began := l.move, time.Now()
 	// A busy worker that gave a request up is as bad as a lost one: it would only do so again.
 	m.full = m.full && fault.KindOf(lost) == fault.Overloaded
-	m.excluded = append(m.excluded, l.instance.InstanceID)
+	who := l.instance
+	if gone, ok := errors.AsType[*prefillLost](lost); ok {
+		who = gone.instance // the decode worker is as good as before
+		l.lostPrefill = append(l.lostPrefill, who.InstanceID)
+		p.prefills.count(req.Model, prefillLostOutcome)
+	} else {
+		m.excluded = append(m.excluded, who.InstanceID)
+	}
 	if m.left == 0 {
 		p.log.Warn("worker lost, and the request has moved often enough", "request_id", req.Meta.RequestID,
-			"worker", l.instance.Hex(), "tokens", len(m.generated), "error", lost)
+			"worker", who.Hex(), "tokens", len(m.generated), "error", lost)
 		return nil, lost
 	}
 	m.left--
-	stream, err := p.dispatch(ctx, m.next())
+	stream, err := p.send(ctx, req, l, m.next(), m.media)
 	p.migrations.ongoing(req.Model, outcomeOf(ctx, err), time.Since(began))
 	if err != nil {
 		p.log.Warn("worker lost, and no other goes on", "request_id", req.Meta.RequestID,
-			"worker", l.instance.Hex(), "tokens", len(m.generated), "error", lost, "others", err)
+			"worker", who.Hex(), "tokens", len(m.generated), "error", lost, "others", err)
 		if ctx.Err() != nil {
 			return nil, err
 		}
 		return nil, m.abandoned(lost, err)
 	}
 	l.moved = len(m.generated)
-	p.log.Warn("worker lost, another goes on", "request_id", req.Meta.RequestID, "worker", l.instance.Hex(),
+	p.log.Warn("worker lost, another goes on", "request_id", req.Meta.RequestID, "worker", who.Hex(),
 		"next", stream.Instance().Hex(), "tokens", l.moved, "error", lost)
 	if l.span.IsRecording() {
 		l.span.AddEvent("migrated", trace.WithAttributes(

@@ -99,12 +99,12 @@ func (d *Dispatcher) Dispatch(ctx context.Context, call *router.Call) (router.St
 	return &stream{ctx: ctx, script: script, raw: call.Raw, batch: d.Batch, played: p, in: in}, nil
 }
 
-// admit notes a call. Like a real worker it refuses an id that it is still working on.
+// admit notes a call. Like a real worker it refuses an id that it is still working on; endpoints have workers of their own.
 func (d *Dispatcher) admit(p *Played) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range d.calls {
-		if c.Call.RequestID == p.Call.RequestID && !c.Closed.Load() {
+		if c.Call.RequestID == p.Call.RequestID && c.Call.Endpoint == p.Call.Endpoint && !c.Closed.Load() {
 			return fault.New(fault.Unavailable, "request %s is already active", p.Call.RequestID)
 		}
 	}

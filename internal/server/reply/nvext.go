@@ -60,6 +60,7 @@ type nvext struct {
 
 	// What the deltas since the last append said.
 	worker     *worker.Instance    // who sent the last of them
+	prefill    *worker.Instance    // who has read the prompt; nil: the same
 	completion []uint32            // their tokens
 	stop       worker.StopReason   // set together with finish
 	finish     worker.FinishReason // of the choice that ended last
@@ -87,7 +88,7 @@ func (x *nvext) add(d *pipeline.Delta) {
 		x.firstAt = time.Now()
 	}
 	// Instances are immutable and may be kept.
-	x.worker = d.Instance
+	x.worker, x.prefill = d.Instance, d.Prefill
 	if x.fields&FieldCompletionTokenIDs != 0 {
 		x.completion = append(x.completion, d.TokenIDs...)
 	}
@@ -125,9 +126,12 @@ func (x *nvext) append(dst []byte) []byte {
 func (x *nvext) appendRouting(dst []byte) []byte {
 	if x.fields&FieldWorkerID != 0 && x.worker != nil {
 		// One worker does both parts unless serving is disaggregated.
-		id := strconv.FormatUint(x.worker.InstanceID, 10)
-		dst = append(append(dst, `"worker_id":{"prefill_worker_id":`...), id...)
-		dst = append(append(dst, `,"decode_worker_id":`...), id...)
+		prefill := x.prefill
+		if prefill == nil {
+			prefill = x.worker
+		}
+		dst = strconv.AppendUint(append(dst, `"worker_id":{"prefill_worker_id":`...), prefill.InstanceID, 10)
+		dst = strconv.AppendUint(append(dst, `,"decode_worker_id":`...), x.worker.InstanceID, 10)
 		dst = append(dst, "},"...)
 	}
 	if x.fields&FieldCompletionTokenIDs != 0 && len(x.completion) > 0 {
