@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the official clients: OpenAI's for Python and Node into .build/clients/python and node, Anthropic's for
-# Python into .build/clients/anthropic. Prints the folder. Each is installed once per list of versions. PYTHON chooses the interpreter.
+# Python into anthropic, OpenAI's agents SDK into agents. Prints the folder. Each is installed once per list of versions.
+# PYTHON chooses the interpreter.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,23 +9,17 @@ root=$(cd "$here/../.." && pwd)
 out=$root/.build/clients
 mkdir -p "$out"
 
-if ! cmp -s "$here/python/requirements.txt" "$out/python/.stamp" 2>/dev/null; then
-    rm -rf "$out/python"
-    "${PYTHON:-python3}" -m venv "$out/python"
-    "$out/python/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
-        -r "$here/python/requirements.txt" >&2
-    "$out/python/bin/python" -c 'import openai'
-    cp "$here/python/requirements.txt" "$out/python/.stamp"
-fi
-
-if ! cmp -s "$here/anthropic/requirements.txt" "$out/anthropic/.stamp" 2>/dev/null; then
-    rm -rf "$out/anthropic"
-    "${PYTHON:-python3}" -m venv "$out/anthropic"
-    "$out/anthropic/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
-        -r "$here/anthropic/requirements.txt" >&2
-    "$out/anthropic/bin/python" -c 'import anthropic'
-    cp "$here/anthropic/requirements.txt" "$out/anthropic/.stamp"
-fi
+# Each folder with a list of Python packages, and a module that has to be there afterwards.
+for client in python:openai anthropic:anthropic agents:agents; do
+    name=${client%%:*}
+    cmp -s "$here/$name/requirements.txt" "$out/$name/.stamp" 2>/dev/null && continue
+    rm -rf "$out/$name"
+    "${PYTHON:-python3}" -m venv "$out/$name"
+    "$out/$name/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+        -r "$here/$name/requirements.txt" >&2
+    "$out/$name/bin/python" -c "import ${client#*:}"
+    cp "$here/$name/requirements.txt" "$out/$name/.stamp"
+done
 
 # Node is optional: without it, its tests say so and are skipped.
 if command -v npm >/dev/null && ! cmp -s "$here/node/package-lock.json" "$out/node/.stamp" 2>/dev/null; then
