@@ -3,10 +3,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	_ "embed"
 	"flag"
 	"fmt"
 	"os"
@@ -29,9 +27,6 @@ import (
 	"github.com/portico-llm/portico/internal/router/kvindex"
 )
 
-//go:embed crate.tsv
-var crateTable string
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx)
@@ -45,6 +40,7 @@ func main() {
 func run(ctx context.Context) error {
 	pattern := flag.String("rows", "", "only rows whose name matches")
 	pop := flag.String("memory-of", "", "measure the memory of one population and print it: a process of its own does")
+	recorded := flag.Bool("recorded", false, "compare with recorded figures of the crates instead of building them")
 	flag.Parse()
 	if *pop != "" {
 		measureMemory(rune((*pop)[0]))
@@ -54,7 +50,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("-rows: %w", err)
 	}
-	b := &bench{ctx: ctx, rows: rows, crate: readCrate()}
+	other, err := newCrate(ctx, *recorded)
+	if err != nil {
+		return err
+	}
+	b := &bench{ctx: ctx, rows: rows, crate: other}
 	fmt.Printf("%-42s %-12s %12s %12s %8s\n", "row", "", "portico", "crate", "ratio")
 	for _, f := range []func() error{b.hashing, b.events, b.lookups, b.memory} {
 		if err := f(); err != nil {
@@ -67,34 +67,15 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// readCrate returns the other side's figures by case and measure.
-func readCrate() map[string]float64 {
-	out := make(map[string]float64)
-	lines := bufio.NewScanner(strings.NewReader(crateTable))
-	for lines.Scan() {
-		f := strings.Split(lines.Text(), "\t")
-		if len(f) != 3 {
-			continue
-		}
-		if v, err := strconv.ParseFloat(f[2], 64); err == nil {
-			out[f[0]+" "+f[1]] = v
-		}
-	}
-	return out
-}
-
 type bench struct {
 	ctx   context.Context
 	rows  *regexp.Regexp
-	crate map[string]float64
+	crate *crate
 }
 
 // print writes a row. The ratio is above 1 where this project is ahead: more is better of rates, less of the rest.
-func (b *bench) print(row, measure string, value float64) { b.against(row, measure, value, measure) }
-
-// against compares with another measure of the same row.
-func (b *bench) against(row, measure string, value float64, theirs string) {
-	other, ok := b.crate[row+" "+theirs]
+func (b *bench) print(row, measure string, value float64) {
+	other, ok := b.crate.figures[row+" "+measure]
 	if !ok {
 		fmt.Printf("%-42s %-12s %12.4g %12s %8s\n", row, measure, value, "-", "-")
 		return
@@ -113,6 +94,9 @@ func percentile(sorted []int64, p float64) float64 {
 func (b *bench) hashing() error {
 	if !b.rows.MatchString("hash") {
 		return nil
+	}
+	if err := b.crate.measure("hash"); err != nil {
+		return err
 	}
 	tokens := make([]uint32, 32768)
 	for i := range tokens {
@@ -159,6 +143,9 @@ func (b *bench) events() error {
 		if !b.rows.MatchString(fmt.Sprintf("events threads=%d", threads)) {
 			continue
 		}
+		if err := b.crate.measure("events", strconv.Itoa(threads)); err != nil {
+			return err
+		}
 		var names []string
 		wall, cpu := make(map[string][]float64), make(map[string][]float64)
 		for range eventRuns {
@@ -184,7 +171,7 @@ func (b *bench) events() error {
 			slices.Sort(wall[name])
 			slices.Sort(cpu[name])
 			b.print(row, "events/s", wall[name][eventRuns/2])
-			b.against(row, "CPU events/s", cpu[name][eventRuns/2], "events/s")
+			b.print(row, "CPU events/s", cpu[name][eventRuns/2])
 		}
 	}
 	return nil
@@ -238,6 +225,9 @@ func (b *bench) lookups() error {
 	for _, pop := range []rune{popU, popR, popT} {
 		if !b.rows.MatchString(fmt.Sprintf("lookup pop=%c", pop)) {
 			continue
+		}
+		if err := b.crate.measure("lookup", string(pop)); err != nil {
+			return err
 		}
 		x, err := kvindex.New(kvindex.Options{})
 		if err != nil {
@@ -359,6 +349,9 @@ func (b *bench) memory() error {
 	for _, pop := range []rune{popU, popR, popT} {
 		if !b.rows.MatchString(fmt.Sprintf("mem pop=%c", pop)) {
 			continue
+		}
+		if err := b.crate.measure("memory", string(pop)); err != nil {
+			return err
 		}
 		self, err := os.Executable()
 		if err != nil {
