@@ -79,7 +79,7 @@ func TestDecodeChatRefusals(t *testing.T) {
 		{"text null", part(`{"type":"text","text":null}`), "messages[0].content[1].text", "a string"},
 		{"text number", part(`{"type":"text","text":1}`), "messages[0].content[1].text", "not a number"},
 		{"image without image", part(`{"type":"image_url"}`), "messages[0].content[1].image_url", "an object"},
-		{"image string", part(`{"type":"image_url","image_url":"http://x"}`), "messages[0].content[1].image_url", "not a string"},
+		{"image number", part(`{"type":"image_url","image_url":5}`), "messages[0].content[1].image_url", "not a number"},
 		{"image url number", part(`{"type":"image_url","image_url":{"url":7}}`), "messages[0].content[1].image_url.url", "not a number"},
 		{"image without url", part(`{"type":"image_url","image_url":{}}`), "messages[0].content[1].image_url.url", "a URL"},
 		{"audio without format", part(`{"type":"input_audio","input_audio":{"data":"AA"}}`), "messages[0].content[1].input_audio.format", "empty"},

@@ -36,7 +36,11 @@ const (
 	seenRole uint32 = 1 << iota
 	seenContent
 	seenToolCalls
+	seenTexts // the first of messageTexts
 )
+
+// messageTexts are the fields that only have to be strings.
+var messageTexts = [...]string{"name", "tool_call_id", "refusal", "reasoning_content", "reasoning"}
 
 // read reads one message of the conversation.
 func (m *message) read(r *reader) error {
@@ -67,14 +71,17 @@ func (m *message) field(r *reader, name []byte) error {
 		return m.once(r, "content", seenContent, m.readContent)
 	case "tool_calls":
 		return m.once(r, "tool_calls", seenToolCalls, m.readToolCalls)
-	case "name", "tool_call_id", "refusal", "reasoning_content", "reasoning":
-		return m.once(r, string(name), 0, readAnyText)
+	}
+	for i, known := range messageTexts {
+		if string(name) == known {
+			return m.once(r, known, seenTexts<<i, readAnyText)
+		}
 	}
 	return r.dec.SkipValue()
 }
 
-// once reads a field of the message, which may be null and may not come twice. Bit 0 lets a field repeat: the last one
-// counts, as for the template.
+// once reads a field of the message, which may be null and may not come twice: template and worker could each take
+// another one.
 func (m *message) once(r *reader, name string, bit uint32, read func(*reader) error) error {
 	r.enter(name)
 	if m.seen&bit != 0 {
@@ -164,20 +171,26 @@ func readToolCall(r *reader) error {
 		if err != nil {
 			return err
 		}
-		// id and type matter to nobody before the template.
-		if string(name) != "function" || r.dec.PeekKind() == 'n' {
+		read, known := toolCallFields[string(name)]
+		if !known || r.dec.PeekKind() == 'n' {
 			if err := r.dec.SkipValue(); err != nil {
 				return err
 			}
 			continue
 		}
-		r.enter("function")
-		if err := readCalledFunction(r); err != nil {
+		r.enter(string(name))
+		if err := read(r); err != nil {
 			return err
 		}
 		r.leave()
 	}
 	return r.end()
+}
+
+// toolCallFields are the fields of a call that are looked at. Which id and type it has matters to nobody before the
+// template.
+var toolCallFields = map[string]func(*reader) error{
+	"id": readAnyText, "type": readAnyText, "function": readCalledFunction,
 }
 
 // readCalledFunction checks the name and the arguments of a call.
@@ -364,10 +377,17 @@ func (p *part) readKind(r *reader) error {
 	return nil
 }
 
-// readMediaURL reads {"url":…} of an image, video or audio part.
+// readMediaURL reads {"url":…} of an image, video or audio part. Many clients write the URL in its place.
 func readMediaURL(r *reader) (string, error) {
-	// detail and whatever else the object holds is passed over: workers are told the URL alone.
-	fields := map[string]string{"url": ""}
+	if r.dec.PeekKind() == '"' {
+		url, err := r.text("a URL")
+		if err == nil && url == "" {
+			err = r.bad("a URL")
+		}
+		return url, err
+	}
+	// What else the object holds is passed over: workers are told the URL alone.
+	fields := map[string]string{"url": "", "detail": ""}
 	if err := readTexts(r, fields); err != nil {
 		return "", err
 	}

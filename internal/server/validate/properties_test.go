@@ -58,15 +58,17 @@ func propertiesOf(t *testing.T, name string) []property {
 			}
 		default:
 			choices, ok := p.schema["anyOf"].([]any)
-			if !ok { // any value
+			if p.schema["$ref"] != nil {
+				choices = []any{p.schema}
+			} else if !ok { // any value
 				continue
 			}
-			p.nullable = true
 			for _, one := range choices {
 				switch typ, _ := one.(map[string]any)["type"].(string); typ {
 				case "": // a reference
 					p.types = append(p.types, "object")
 				case "null":
+					p.nullable = true
 				default:
 					p.types = append(p.types, typ)
 				}
