@@ -58,7 +58,7 @@ func TestToolCalls(t *testing.T) {
 				program = filepath.Join(root, program)
 			}
 			if tt.dir != "" { // packages are found from where the script is
-				script = copied(t, script, filepath.Join(root, tt.dir))
+				script = copied(t, script, filepath.Join(root, tt.dir), "openai")
 			}
 			if _, err := exec.LookPath(program); err != nil {
 				t.Skipf("the client isn't installed: tests/clients/setup.sh (%v)", err)
@@ -99,16 +99,16 @@ func TestToolCalls(t *testing.T) {
 }
 
 // copied puts a script where its packages are installed.
-func copied(t *testing.T, script, dir string) string {
+func copied(t *testing.T, script, dir, needs string) string {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "openai")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", needs)); err != nil {
 		t.Skipf("the client isn't installed: tests/clients/setup.sh (%v)", err)
 	}
 	text, err := os.ReadFile(script)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.CreateTemp(dir, "tools*.mjs")
+	f, err := os.CreateTemp(dir, "check*.mjs")
 	if err != nil {
 		t.Fatal(err)
 	}
