@@ -165,6 +165,21 @@ func TestResponsesItems(t *testing.T) {
 	}
 }
 
+// TestResponsesOneLine: what is repeated of a request doesn't end an event's line, however the client wrote it.
+func TestResponsesOneLine(t *testing.T) {
+	s, _ := parsing(t, "Hello", "stop")
+	_, body := s.do(t, http.MethodPost, "/v1/responses", "{\"model\":\"m\",\"input\":\"hi\",\"stream\":true,\"instructions\":\"a\u2028b\",\n"+
+		"\"metadata\":{\n\"k\":\r\n\"v\u0085\"},\"reasoning\":{\n},\"tool_choice\":{\n\"type\":\"function\",\"name\":\"f\"},"+
+		"\"text\":{\"format\":{\n\"type\":\"text\"}},\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\n\"type\":\"object\"}}]}")
+	if err := testkit.LintResponses([]byte(body)); err != nil {
+		t.Errorf("%v\n%s", err, body)
+	}
+	if strings.ContainsAny(body, "\u0085\u2028\u2029\r") || !strings.Contains(body, `"metadata":{"k":"v\u0085"}`) ||
+		!strings.Contains(body, `"instructions":"a\u2028b"`) {
+		t.Errorf("%q", body)
+	}
+}
+
 // TestResponsesCutCall: a call that a limit cut has no end that looks like one.
 func TestResponsesCutCall(t *testing.T) {
 	s, _ := parsing(t, `<tool_call>{"name": "look", "arguments": {"a": "b`, "length")

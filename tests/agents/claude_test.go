@@ -254,7 +254,7 @@ func cutValue(key string, v any) any {
 		}
 	case string:
 		most := keptText
-		if key == "type" || key == "name" || key == "file_path" || key == "id" || key == "tool_use_id" || strings.HasPrefix(key, "$") ||
+		if key == "type" || key == "name" || key == "file_path" || key == "id" || key == "tool_use_id" || key == "arguments" || key == "include" || strings.HasPrefix(key, "$") ||
 			strings.HasPrefix(v, "x-anthropic-billing-header") {
 			most = 4 * keptText
 		}

@@ -1,15 +1,32 @@
 package responses
 
 import (
+	"bytes"
+	"encoding/json"
 	"strconv"
 
 	"github.com/portico-llm/portico/api/openai"
 )
 
-// echo appends what an answer repeats of its request, as members that each begin with a comma. What a client left out
-// is told with the value that holds then.
+// echo is what an answer repeats of its request, as members that each begin with a comma, and as one line: it becomes
+// part of an event, which ends with its line.
 func echo(req *openai.ResponsesRequest, tools []offered, store bool) []byte {
-	b := append([]byte(nil), `,"background":false,"billing":null,"conversation":null,"prompt":null,"instructions":`...)
+	members := append(appendEcho([]byte(`{"a":0`), req, tools, store), '}')
+	var line bytes.Buffer
+	if err := json.Compact(&line, members); err != nil {
+		return nil // never: each part was read as JSON, or is written here
+	}
+	b := line.Bytes()[len(`{"a":0`) : line.Len()-1]
+	// There are event-stream readers that split lines at these, too. They stand in strings only.
+	for _, c := range [...][2]string{{"\u0085", `\u0085`}, {"\u2028", `\u2028`}, {"\u2029", `\u2029`}} {
+		b = bytes.ReplaceAll(b, []byte(c[0]), []byte(c[1]))
+	}
+	return b
+}
+
+// appendEcho appends the members of echo. What a client left out is told with the value that holds then.
+func appendEcho(b []byte, req *openai.ResponsesRequest, tools []offered, store bool) []byte {
+	b = append(b, `,"background":false,"billing":null,"conversation":null,"prompt":null,"instructions":`...)
 	b = appendText(b, req.Instructions)
 	b = appendInt(append(b, `,"max_output_tokens":`...), req.MaxOutputTokens, "null")
 	b = appendInt(append(b, `,"max_tool_calls":`...), req.MaxToolCalls, "null")
