@@ -42,9 +42,20 @@ struct nx_library {
     int (*notif_map_get_notifs_size)(void *, const char *, size_t *);
     int (*notif_map_get_notif)(void *, const char *, size_t, const void **, size_t *);
     int (*notif_map_clear)(void *);
+    int (*load_remote_md)(void *, const void *, size_t, char **);
+    int (*opt_args_set_notif_msg)(void *, const void *, size_t);
+    int (*opt_args_set_has_notif)(void *, bool);
+    int (*create_xfer_dlist)(int, void **);
+    int (*destroy_xfer_dlist)(void *);
+    int (*xfer_dlist_add_desc)(void *, uintptr_t, size_t, uint64_t);
+    int (*create_xfer_req)(void *, int, void *, void *, const char *, void **, void *);
+    int (*post_xfer_req)(void *, void *, void *);
+    int (*get_xfer_status)(void *, void *);
+    int (*release_xfer_req)(void *, void *);
+    int (*destroy_xfer_req)(void *);
 };
 
-enum { DRAM = 0, INVALID = -2 };
+enum { DRAM = 0, READ = 0, INVALID = -2 };
 
 nx_library *nx_open(const char *path, char *why, size_t len) {
     // UCX would take over signals that the Go runtime handles: a recoverable fault would then end the process. What the
@@ -94,6 +105,17 @@ nx_library *nx_open(const char *path, char *why, size_t len) {
     FIND(notif_map_get_notifs_size);
     FIND(notif_map_get_notif);
     FIND(notif_map_clear);
+    FIND(load_remote_md);
+    FIND(opt_args_set_notif_msg);
+    FIND(opt_args_set_has_notif);
+    FIND(create_xfer_dlist);
+    FIND(destroy_xfer_dlist);
+    FIND(xfer_dlist_add_desc);
+    FIND(create_xfer_req);
+    FIND(post_xfer_req);
+    FIND(get_xfer_status);
+    FIND(release_xfer_req);
+    FIND(destroy_xfer_req);
 #undef FIND
     return l;
 }
@@ -212,4 +234,59 @@ int nx_notifications(nx_library *l, void *agent, void *notifications, char **out
     *out = b.data;
     *len = b.len;
     return s;
+}
+
+// Makes a list of one piece of memory.
+static int piece(nx_library *l, uintptr_t addr, size_t len, void **list) {
+    int s = l->create_xfer_dlist(DRAM, list);
+    if (s < 0) return s;
+    if ((s = l->xfer_dlist_add_desc(*list, addr, len, 0)) < 0) {
+        l->destroy_xfer_dlist(*list);
+        *list = NULL;
+    }
+    return s;
+}
+
+// Makes the arguments of a read: its backend, and what the other side is told.
+static int read_args(nx_library *l, void *backend, const nx_read *r, void **args) {
+    int s = with_backend(l, backend, args);
+    if (s < 0 || r->key_len == 0) return s;
+    if ((s = l->opt_args_set_notif_msg(*args, r->key, r->key_len)) >= 0) s = l->opt_args_set_has_notif(*args, true);
+    if (s < 0) l->destroy_opt_args(*args);
+    return s;
+}
+
+int nx_read_begin(nx_library *l, void *agent, void *backend, const nx_read *r, void **request) {
+    char *name = NULL;
+    void *to = NULL, *from = NULL, *args = NULL;
+    *request = NULL;
+    int s = l->load_remote_md(agent, r->metadata, r->metadata_len, &name);
+    if (s < 0) return s;
+    if ((s = piece(l, r->to, r->len, &to)) < 0) goto done;
+    if ((s = piece(l, r->from, r->len, &from)) < 0) goto done;
+    if ((s = read_args(l, backend, r, &args)) < 0) {
+        args = NULL;
+        goto done;
+    }
+    if ((s = l->create_xfer_req(agent, READ, to, from, name, request, args)) < 0) {
+        *request = NULL;
+        goto done;
+    }
+    if ((s = l->post_xfer_req(agent, *request, args)) < 0) {
+        nx_read_end(l, agent, *request);
+        *request = NULL;
+    }
+done:
+    if (args != NULL) l->destroy_opt_args(args);
+    if (from != NULL) l->destroy_xfer_dlist(from);
+    if (to != NULL) l->destroy_xfer_dlist(to);
+    free(name);
+    return s;
+}
+
+int nx_read_status(nx_library *l, void *agent, void *request) { return l->get_xfer_status(agent, request); }
+
+void nx_read_end(nx_library *l, void *agent, void *request) {
+    l->release_xfer_req(agent, request);
+    l->destroy_xfer_req(request);
 }

@@ -24,4 +24,20 @@ int nx_metadata(nx_library *l, void *agent, void **data, size_t *len);
 int nx_notifications(nx_library *l, void *agent, void *notifications, char **out, size_t *len);
 void nx_free(void *p);
 
+// What a read needs: the other side's metadata, and as many bytes of its memory as go to ours, which is registered. A
+// key, unless it is empty, is what the other side is told at the end.
+typedef struct {
+    const void *metadata;
+    size_t metadata_len;
+    uintptr_t from, to;
+    size_t len;
+    const char *key;
+    size_t key_len;
+} nx_read;
+
+// Begins a read, asks how it goes on (1: it does, 0: it is done), and ends it, also before it is done.
+int nx_read_begin(nx_library *l, void *agent, void *backend, const nx_read *r, void **request);
+int nx_read_status(nx_library *l, void *agent, void *request);
+void nx_read_end(nx_library *l, void *agent, void *request);
+
 #endif

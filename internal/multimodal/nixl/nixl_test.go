@@ -88,6 +88,22 @@ func TestMetadataForm(t *testing.T) {
 	}
 }
 
+// FuzzDescription: what a frontend tells a worker is text of others.
+func FuzzDescription(f *testing.F) {
+	f.Add(encodeMetadata([]byte("agent")))
+	f.Add("b64:eJw")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		raw, err := decodeMetadata(text)
+		if err != nil {
+			return
+		}
+		if again, err := decodeMetadata(encodeMetadata(raw)); err != nil || !bytes.Equal(again, raw) {
+			t.Errorf("%q doesn't come back: %v", raw, err)
+		}
+	})
+}
+
 // TestPauses: looks come quickly while something is expected, rarer while it doesn't come, and hardly otherwise.
 func TestPauses(t *testing.T) {
 	a := bare()
