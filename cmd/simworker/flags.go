@@ -37,6 +37,8 @@ type settings struct {
 	codec           worker.Codec // advertised
 
 	// What answers them, and how fast.
+	images             string           // what is done with images, as simworker.ParseImageMode takes it; empty: nothing
+	nixl, python       string           // NIXL's library, and the Python environment it is looked for in; may be empty
 	kind, text, script string           // engine and its material; a script stands above both
 	role               string           // agg, prefill or decode: which part of a request is done here
 	bootstrap          []int            // prefill: ports where decode workers come, one for each worker; empty: they don't
@@ -72,6 +74,8 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	f.StringVar(&s.kind, "engine", "text", "text: prepared sentences; echo: the prompt; random: random words; walk: words that follow from all before them")
 	f.StringVar(&s.text, "text", "", "text of the text engine; empty is a greeting")
 	f.StringVar(&s.script, "script", "", "JSON file of steps to play for every request, in place of an engine")
+	f.StringVar(&s.images, "images", "", "answer with what is seen of images: read, never, half, die, or late=DURATION")
+	f.StringVar(&s.nixl, "nixl-library", get("PORTICO_NIXL_LIBRARY", ""), "NIXL's libnixl_capi.so (PORTICO_NIXL_LIBRARY)")
 	f.DurationVar(&s.timing.TTFT, "ttft", 0, "time to the first token")
 	f.DurationVar(&s.timing.PerPromptToken, "ttft-per-token", 0, "added for every prompt token")
 	f.DurationVar(&s.timing.ITL, "itl", 20*time.Millisecond, "time between tokens")
@@ -103,6 +107,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 // same for all its processes.
 func (s *settings) fromEnv(get func(key, otherwise string) string) {
 	s.fileKV = get("DYN_FILE_KV", filepath.Join(os.TempDir(), "dynamo_store_kv"))
+	s.python = get("VIRTUAL_ENV", "")
 	s.nats = get("NATS_SERVER", "nats://localhost:4222")
 	s.host = get("DYN_TCP_RPC_HOST", "127.0.0.1")
 	s.advertise = s.host // real workers advertise the address they listen on
@@ -144,6 +149,11 @@ func (s *settings) finish(endpoint, codec, ports string, get func(key, otherwise
 	// The zero codec is JSON.
 	if codec == worker.Msgpack.String() {
 		s.codec = worker.Msgpack
+	}
+	if s.images != "" {
+		if _, _, err := simworker.ParseImageMode(s.images); err != nil {
+			return fmt.Errorf("--images: %w", err)
+		}
 	}
 	if s.workers < 1 {
 		return fmt.Errorf("--num-workers %d: want 1 or more", s.workers)

@@ -68,6 +68,13 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	// Late reads go on until the last worker has ended.
+	late := lifecycle.New(context.WithoutCancel(ctx))
+	engine, closeImages, err := s.withImages(late, engine, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, late.Stop(), closeImages()) }()
 	// Workers share nothing but the engine: ids, records and planes are their own.
 	g := lifecycle.New(ctx)
 	for i := range s.workers {
