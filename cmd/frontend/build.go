@@ -21,6 +21,7 @@ import (
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/multimodal"
+	"github.com/portico-llm/portico/internal/multimodal/decode"
 	"github.com/portico-llm/portico/internal/native"
 	"github.com/portico-llm/portico/internal/observe"
 	"github.com/portico-llm/portico/internal/pipeline"
@@ -50,6 +51,7 @@ type app struct {
 
 	registry *prometheus.Registry // all metrics
 	tracing  *observe.Tracing     // exports nothing unless configured
+	images   *decode.Pool         // works on images; nil: they travel by URL
 	gate     *native.Gate         // bounds native calls of all models together
 	pools    *executor.Registry   // one pool for each tokenizer
 	records  *mem.Source          // with discovery backend mem; else nil
@@ -108,15 +110,15 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	a.run("memory", func(ctx context.Context) error {
 		return observe.ReturnMemory(ctx, observe.MemoryOptions{Also: native.TrimHeap})
 	})
-	// Loading begins as soon as a worker is seen, and ends beside requests for other models.
-	a.catalog = catalog.New(a.catalogOptions())
-	a.run("catalog", a.catalog.Run)
-
-	// Closed after the way to the workers: those may be reading to the last.
+	// Models are loaded with what it opens. It is closed after the way to the workers: they may be reading to the last.
 	images, err := a.startImages()
 	if err != nil {
 		return a, err
 	}
+	// Loading begins as soon as a worker is seen, and ends beside requests for other models.
+	a.catalog = catalog.New(a.catalogOptions())
+	a.run("catalog", a.catalog.Run)
+
 	// The way to the workers is there before the first worker can show up and be sent anything.
 	dispatcher, err := a.dispatcher(background, embedded)
 	if err != nil {
@@ -273,6 +275,7 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	}
 	// From here on the tokenizer is open: every way out closes it or hands it on.
 	text := &catalog.Text{Tokenizer: tok, EOS: files.EOS, Close: tok.Close}
+	text.Images = a.imageProcessor(rec, files, tok)
 	text.ToolParser, text.ReasoningParser = a.parsers(&rec.Card, files, log)
 	// A base model: completions only.
 	if files.TemplateDefault == "" && files.TemplateToolUse == "" {

@@ -4,11 +4,17 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/multimodal/courier"
+	"github.com/portico-llm/portico/internal/multimodal/decode"
 	"github.com/portico-llm/portico/internal/multimodal/fetch"
 	"github.com/portico-llm/portico/internal/multimodal/nixl"
+	"github.com/portico-llm/portico/internal/multimodal/process"
 	"github.com/portico-llm/portico/internal/multimodal/transfer"
+	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/prepost/modelcard"
 )
 
 // gib is what caches of images are counted in.
@@ -46,6 +52,8 @@ func (a *app) startImages() (multimodal.Courier, error) {
 	// Notifications end after the requests and before what they are about.
 	a.onClose(func(context.Context) error { return t.Close() })
 	a.run("images", t.Run)
+	a.images = decode.New(decode.Options{Registerer: a.registry, Log: log})
+	a.onClose(func(context.Context) error { return a.images.Close() })
 	return courier.New(courier.Options{
 		Fetcher: fetcher,
 		Open: func(ctx context.Context, sizes []int) (courier.Batch, error) {
@@ -57,4 +65,26 @@ func (a *app) startImages() (multimodal.Courier, error) {
 		},
 		Registerer: a.registry, Log: log,
 	}), nil
+}
+
+// imageProcessor returns what makes a model's images; nil when they travel by URL. Why is told once, here.
+func (a *app) imageProcessor(rec *worker.ModelRecord, files *modelcard.Files, tok prepost.Tokenizer) multimodal.Processor {
+	if a.images == nil || len(files.Preprocessor) == 0 {
+		return nil // a model without a processor takes no images, most likely
+	}
+	c, name, log := &a.cfg.Images, rec.Card.DisplayName, a.target("images")
+	p, err := process.New(process.Options{
+		Config: files.Config, Preprocessor: files.Preprocessor, Processor: files.Processor, Pool: a.images,
+		TokenID: tok.TokenID,
+		Settings: process.Settings{
+			Engine: config.Of(c.Engine, name), Backend: process.Backend(config.Of(c.Backend, name)),
+			Scale: process.Scale(config.Of(c.Scale, name)), DType: multimodal.DType(config.Of(c.DType, name)),
+		},
+	})
+	if err != nil {
+		log.Warn("the images of a model travel by URL", "model", name, "error", err)
+		return nil
+	}
+	log.Info("the images of a model are processed here", "model", name, "processor", p.Name(), "settings", p.Settings())
+	return p
 }

@@ -10,6 +10,9 @@ import (
 type Images struct {
 	Way string // url, kwargs
 
+	// How models' processors are run, by the name of the model; * is any other.
+	Engine, Backend, Scale, DType map[string]string
+
 	AllowInternal bool          // addresses that aren't public may be fetched from
 	Domains       []string      // hosts that may be fetched from; empty: any
 	LocalPath     string        // folder of file URLs; empty: there are none
@@ -26,6 +29,14 @@ type Images struct {
 	PoolWait        time.Duration // for room in it
 	CleanupTimeout  string        // seconds, as Dynamo takes them: see CleanupAfter
 	ProgressDelayUS int64         // of NIXL's own thread
+}
+
+// Of returns what one of the settings by model says of a model.
+func Of(setting map[string]string, model string) string {
+	if v, ok := setting[model]; ok {
+		return v
+	}
+	return setting["*"]
 }
 
 // ProgressDelay is how long NIXL's own thread pauses.
@@ -48,6 +59,14 @@ func (t *table) addImages(m *Images) {
 	t.group = "Images"
 	t.add("mm-way", "PORTICO_MM_WAY", choice(&m.Way, "url", "url", "kwargs"),
 		"How images reach workers: as URLs, or fetched and processed here for workers that take tensors (vLLM's).")
+	t.add("mm-engine-version", "PORTICO_MM_ENGINE_VERSION", pairs(&m.Engine),
+		"Version of vLLM by model, such as *=0.31.0: it decides the form of tensors.")
+	t.add("mm-image-backend", "PORTICO_MM_IMAGE_BACKEND", pairs(&m.Backend),
+		"Whose resizing is followed, by model: torchvision (the default), pillow, or pillow12.")
+	t.add("mm-image-scale", "PORTICO_MM_IMAGE_SCALE", pairs(&m.Scale),
+		"Whether pixels are bytes or normalized, by model; the default follows architecture and engine version.")
+	t.add("mm-image-dtype", "PORTICO_MM_IMAGE_DTYPE", pairs(&m.DType),
+		"Type of pixels by model: uint8, float16, bfloat16 or float32; the default follows scale and model.")
 	t.add("mm-allow-internal", "DYN_MM_ALLOW_INTERNAL", boolean(&m.AllowInternal, false),
 		"Fetch images also from private, loopback and link-local addresses.")
 	t.add("mm-allowed-domains", "PORTICO_MM_ALLOWED_DOMAINS", list(&m.Domains),

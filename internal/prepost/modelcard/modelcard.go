@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 
 	"github.com/portico-llm/portico/api/worker"
 )
@@ -53,6 +54,10 @@ type Files struct {
 	VocabSize     int      // by config.json; 0 is unknown
 	ModelType     string   // such as qwen3
 	Architectures []string // class names of transformers
+
+	// What a processor of images is made from: config.json, and the files of such processors that stand beside it. Nil:
+	// not there, or the config was downloaded.
+	Config, Preprocessor, Processor []byte
 }
 
 // Open finds, checks and reads the card's files. An error names the file it is about. It reads whole files into memory
@@ -89,7 +94,25 @@ func Open(ctx context.Context, card *worker.Card, opts Options) (*Files, error) 
 	if err := raw.tokenizerConfig.decode(settings); err != nil {
 		return nil, err
 	}
+	f.readBeside(raw.config)
 	return f, f.read(raw.config, raw.generation, raw.template, settings)
+}
+
+// readBeside reads the files that cards don't name, from the folder of the config that the card vouches for. Not every
+// model has them, and one that can't be read is as good as none.
+func (f *Files) readBeside(config *found) {
+	if config == nil || config.local == "" {
+		return
+	}
+	f.Config = config.data
+	dir := filepath.Dir(config.local)
+	for name, to := range map[string]*[]byte{
+		"preprocessor_config.json": &f.Preprocessor, "processor_config.json": &f.Processor,
+	} {
+		if data, err := readLocal(filepath.Join(dir, name)); err == nil {
+			*to = data
+		}
+	}
 }
 
 // read takes what the frontend needs out of the files. Each may be nil. A file that can't be decoded is an error, even

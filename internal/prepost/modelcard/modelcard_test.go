@@ -63,7 +63,7 @@ const (
 func TestFromFolder(t *testing.T) {
 	dir := write(t, t.TempDir(), map[string]string{
 		"config.json": config, "generation_config.json": gen, "tokenizer_config.json": settings, "tokenizer.json": tokenizer,
-		"chat_template.jinja": "from its own file",
+		"chat_template.jinja": "from its own file", "preprocessor_config.json": `{"image_processor_type":"x"}`,
 	})
 	card, err := modelcard.FromFolder(dir, "Org/Qwen3 0.6B")
 	if err != nil {
@@ -83,6 +83,7 @@ func TestFromFolder(t *testing.T) {
 		Tokenizer: []byte(tokenizer), TokenizerKind: worker.KindTokenizer, TokenizerPath: filepath.Join(dir, "tokenizer.json"),
 		TemplateDefault: "from its own file", SpecialTokens: map[string]string{"eos_token": "<|im_end|>", "pad_token": "<pad>"},
 		EOS: []uint32{151645, 151643}, MaxContext: 40960, VocabSize: 151936, ModelType: "qwen3", Architectures: []string{"Qwen3ForCausalLM"},
+		Config: []byte(config), Preprocessor: []byte(`{"image_processor_type":"x"}`),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
