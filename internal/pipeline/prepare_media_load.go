@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/api/worker"
@@ -15,6 +16,10 @@ import (
 func (p *Pipeline) images(set *catalog.Set, req *openai.ChatRequest) []multimodal.Source {
 	media := req.Conversation.Media
 	if p.courier == nil || set.Images == nil || len(media) == 0 || len(req.MMProcessorKwargs) > 0 {
+		return nil
+	}
+	// Workers that share the work take no items, only URLs.
+	if set.Prefill() != nil || set.NeedsPrefill() {
 		return nil
 	}
 	// Nobody knows whether the client's own tokens have their places for images filled in already.
@@ -35,7 +40,7 @@ func (p *Pipeline) images(set *catalog.Set, req *openai.ChatRequest) []multimoda
 // loadedMedia is what became of a request's images. A nil one is a request without any.
 type loadedMedia struct {
 	load *multimodal.Load
-	sent int             // how often the request was encoded for a worker
+	sent atomic.Int32    // how often the request was encoded for a worker
 	args json.RawMessage // extra_args without the images
 	data json.RawMessage // multi_modal_data with URLs alone
 }
@@ -92,14 +97,14 @@ func (m *loadedMedia) told() {
 	if m == nil {
 		return
 	}
-	if m.sent++; m.sent > 1 {
+	if m.sent.Add(1) > 1 {
 		m.load.Held.Told()
 	}
 }
 
 // unsent notes that the request has not been sent, if that is so: no worker took it.
 func (m *loadedMedia) unsent() {
-	if m != nil && m.sent == 0 {
+	if m != nil && m.sent.Load() == 0 {
 		m.load.Held.Untold()
 	}
 }
