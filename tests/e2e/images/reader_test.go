@@ -23,8 +23,11 @@ import (
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
-// python is the interpreter of the peers; site a folder with unpacked packages beside them, or empty.
-var python, site string
+// tools are the peers; python is their interpreter, and site a folder with unpacked packages beside them, or empty.
+var (
+	tools        *stack.Tools
+	python, site string
+)
 
 func TestMain(m *testing.M) {
 	root := filepath.Join("..", "..", "..")
@@ -32,8 +35,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "images: left out: the peers are not installed; make e2e does that")
 		os.Exit(0)
 	}
-	tools, err := stack.FindTools(root, false)
-	if err != nil {
+	var err error
+	if tools, err = stack.FindTools(root, false); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
