@@ -107,6 +107,10 @@ e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; t
 	$(call step,end to end)
 	@go test -json -count=1 -p 1 -timeout 30m ./tests/e2e/... | $(REPORT)
 
+.PHONY: bench-mm
+bench-mm: build peers ## Images: what handing them to workers costs, and what stays of those that nobody reads
+	@go run ./tests/bench/transfer $(ARGS)
+
 .PHONY: bench
 bench: build peers ## Dynamo's frontend and this one against the same mocker, interleaved; prints the ratios
 	@go run ./tests/bench $(ARGS)

@@ -176,7 +176,7 @@ func (b *Batch) wait(ctx context.Context, timeout <-chan time.Time) {
 // release gives up all memory; a failure with one piece doesn't keep the others from being released.
 func (b *Batch) release() {
 	begin := time.Now()
-	unread, failed := 0, 0
+	late, failed := 0, 0
 	for i, slot := range b.slots {
 		op := b.ops[i]
 		if op != nil {
@@ -186,7 +186,7 @@ func (b *Batch) release() {
 			slot.Return()
 			continue
 		}
-		unread++
+		late++
 		if slot.Retire() != nil { // logged
 			failed++
 		}
@@ -197,9 +197,9 @@ func (b *Batch) release() {
 			b.t.opts.Log.Warn("a segment in shared memory could not be taken away", "name", seg.Name(), "error", err)
 		}
 	}
-	b.t.metrics.closed(b, unread, failed, time.Since(begin))
-	if unread > 0 && !b.unheard() {
-		b.t.opts.Log.Warn("images were not read in time: their memory is given up", "images", unread, "within", b.t.opts.Cleanup)
+	b.t.metrics.closed(b, late, failed, time.Since(begin))
+	if late > 0 && !b.unheard() {
+		b.t.opts.Log.Warn("images were not read in time: their memory is given up", "images", late, "within", b.t.opts.Cleanup)
 	}
 }
 
