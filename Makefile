@@ -13,8 +13,8 @@ PORT ?= 8000
 FUZZTIME ?= 20s
 TOOLS := .build/tools
 
-# The rules of the source and the tests with real peers run in steps of their own.
-UNIT = $$(go list ./... | grep -v -e /tests/arch -e /tests/e2e -e /tests/bench)
+# The rules of the source and the tests with real peers, clients and agents run in steps of their own.
+UNIT = $$(go list ./... | grep -v -e /tests/arch -e /tests/e2e -e /tests/bench -e /tests/clients -e /tests/agents)
 
 # The revision is stamped into the binaries where there is one.
 BUILDVCS = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -95,17 +95,18 @@ rust: ## Tests of the native library itself
 	@native/build.sh cargo test --quiet --release -j $(JOBS)
 
 .PHONY: peers
-peers: ## Install Dynamo's own frontend and mocker, a real model and the official clients (PORTICO_VENV: use that one)
+peers: ## Install Dynamo's own frontend and mocker, a real model, official clients, agents (PORTICO_VENV: use that one)
 	$(call step,peers)
 	@$(call need,python3 go cc c++ cmake)
 	@venv=$$(tests/peers/setup.sh); echo "Dynamo and llama.cpp: $$venv"
 	@etcd=$$(tests/etcdserver/build.sh); echo "etcd: $$etcd"
-	@clients=$$(tests/clients/setup.sh); echo "OpenAI's clients: $$clients"
+	@clients=$$(tests/clients/setup.sh); echo "the official clients: $$clients"
+	@if command -v npm >/dev/null; then tests/agents/setup.sh && echo "Codex and opencode: .build/agents"; fi
 
 .PHONY: e2e
-e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; the official clients
+e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; the official clients; agents
 	$(call step,end to end)
-	@go test -json -count=1 -p 1 -timeout 30m ./tests/e2e/... | $(REPORT)
+	@go test -json -count=1 -p 1 -timeout 30m ./tests/clients/... ./tests/agents/... ./tests/e2e/... | $(REPORT)
 
 .PHONY: bench-mm
 bench-mm: build peers ## Images: what handing them to workers costs, and what stays of those that nobody reads
