@@ -46,7 +46,9 @@ func (s *toolStage) forced() bool {
 // planTools decides on the tool parser; nil: none runs.
 func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 	d, known := toolparse.Lookup(q.ToolParser)
-	s := &toolStage{options: toolparse.Options{Function: q.Function, Single: q.OneCall}}
+	s := &toolStage{options: toolparse.Options{
+		Function: q.Function, Single: q.OneCall, Marked: q.JSON && q.Choice == prepost.MayCall,
+	}}
 	if known {
 		s.name = q.ToolParser
 	}

@@ -69,7 +69,7 @@ func (p *Parser) text(final bool) bool {
 		}
 		rest := p.buf[i:]
 		m, n, v := p.at(rest, final)
-		if v == no && p.d.bare != nil && p.o.Choice != None && (p.d.anywhere || p.lead && isBlank(p.buf[:i])) {
+		if v == no && p.d.bare != nil && p.o.Choice != None && !p.o.Marked && (p.d.anywhere || p.lead && isBlank(p.buf[:i])) {
 			v = p.d.bare(p, rest, final)
 			if v == yes {
 				m = &marker{next: p.d.bareState}

@@ -35,6 +35,7 @@ type Options struct {
 	Choice   Choice
 	Function string // the function of Named
 	Single   bool   // parallel_tool_calls is false: only the first call is passed on
+	Marked   bool   // a call needs its markers: JSON without them is an answer that was asked for
 }
 
 // Parser takes the text of one choice apart. It implements prepost.MessageParser; for one goroutine.
