@@ -28,8 +28,9 @@ type program struct {
 	// render is the sub-command; it returns the exit code.
 	render func(args []string, stdout, stderr io.Writer) int
 
-	// parse is the other one.
+	// parse and image are the other ones.
 	parse func(args []string, stdin io.Reader, stdout, stderr io.Writer) int
+	image func(args []string, stdout, stderr io.Writer) int
 
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -45,6 +46,8 @@ func (p *program) main(args, environ []string) int {
 			return p.render(args[1:], p.stdout, p.stderr)
 		case "parse":
 			return p.parse(args[1:], p.stdin, p.stdout, p.stderr)
+		case "image":
+			return p.image(args[1:], p.stdout, p.stderr)
 		}
 	}
 	// Everything the outside says is read here, once; from here on it is plain fields.

@@ -24,7 +24,8 @@ type outcome struct {
 func runProgram(serve func(context.Context, *config.Config, *slog.Logger, io.Writer) error, args, environ []string) outcome {
 	var stdout, stderr strings.Builder
 	p := program{serve: serve, stdout: &stdout, stderr: &stderr,
-		render: func(args []string, stdout, _ io.Writer) int { fmt.Fprintf(stdout, "render %q", args); return 7 }}
+		render: func(args []string, stdout, _ io.Writer) int { fmt.Fprintf(stdout, "render %q", args); return 7 },
+		image:  func(args []string, stdout, _ io.Writer) int { fmt.Fprintf(stdout, "image %q", args); return 6 }}
 	code := p.main(args, environ)
 	return outcome{code, stdout.String(), stderr.String()}
 }
@@ -45,6 +46,7 @@ func TestExitCodes(t *testing.T) {
 		{"help", []string{"--help"}, nil, exitOK, "--router-kv-events", ""},
 		{"version", []string{"--version"}, nil, exitOK, "portico frontend ", ""},
 		{"render", []string{"render", "--help"}, nil, 7, `render ["--help"]`, ""},
+		{"image", []string{"image", "a.png"}, nil, 6, `image ["a.png"]`, ""},
 		{"warning", []string{"--enforce-disagg"}, nil, exitOK, "served 8000\n",
 			`msg="configuration warning" setting=--enforce-disagg note="has no effect: Dynamo ignores it too"`},
 	}

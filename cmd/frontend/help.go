@@ -17,6 +17,7 @@ Usage:
   frontend --embedded        serve a simulated model, with nothing else to install
   frontend render [flags]    print the prompt and token ids of a chat request
   frontend parse [flags]     take a model's raw text apart into thoughts, content and tool calls
+  frontend image [flags]     say what a model's image processor makes of files
 
 Every flag is also an environment variable (given below) and a key of the file that --config names. A flag wins over
 the environment, the environment over the file.

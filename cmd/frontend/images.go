@@ -52,7 +52,7 @@ func (a *app) startImages() (multimodal.Courier, error) {
 	// Notifications end after the requests and before what they are about.
 	a.onClose(func(context.Context) error { return t.Close() })
 	a.run("images", t.Run)
-	a.images = decode.New(decode.Options{Registerer: a.registry, Log: log})
+	a.images = decode.New(decode.Options{Workers: c.Workers, MaxPixels: c.MaxPixels, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.images.Close() })
 	return courier.New(courier.Options{
 		Fetcher: fetcher,
@@ -69,7 +69,7 @@ func (a *app) startImages() (multimodal.Courier, error) {
 
 // imageProcessor returns what makes a model's images; nil when they travel by URL. Why is told once, here.
 func (a *app) imageProcessor(rec *worker.ModelRecord, files *modelcard.Files, tok prepost.Tokenizer) multimodal.Processor {
-	if a.images == nil || len(files.Preprocessor) == 0 {
+	if a.images == nil || len(files.Preprocessor)+len(files.Processor) == 0 {
 		return nil // a model without a processor takes no images, most likely
 	}
 	c, name, log := &a.cfg.Images, rec.Card.DisplayName, a.target("images")

@@ -8,7 +8,9 @@ import (
 
 // Images is how images get from clients to workers.
 type Images struct {
-	Way string // url, kwargs
+	Way       string // url, kwargs
+	Workers   int    // images decoded at a time; 0: as many as there are processors
+	MaxPixels int    // of one image
 
 	// How models' processors are run, by the name of the model; * is any other.
 	Engine, Backend, Scale, DType map[string]string
@@ -67,6 +69,10 @@ func (t *table) addImages(m *Images) {
 		"Whether pixels are bytes or normalized, by model; the default follows architecture and engine version.")
 	t.add("mm-image-dtype", "PORTICO_MM_IMAGE_DTYPE", pairs(&m.DType),
 		"Type of pixels by model: uint8, float16, bfloat16 or float32; the default follows scale and model.")
+	t.add("mm-workers", "PORTICO_MM_WORKERS", integer(&m.Workers, 0, 0, 1024),
+		"Images that are decoded at a time; 0 is as many as there are processors, and at least two.")
+	t.add("mm-max-pixels", "PORTICO_MM_MAX_PIXELS", integer(&m.MaxPixels, 178_956_970, 1, 1<<30),
+		"Most pixels, width times height, that an image may have.")
 	t.add("mm-allow-internal", "DYN_MM_ALLOW_INTERNAL", boolean(&m.AllowInternal, false),
 		"Fetch images also from private, loopback and link-local addresses.")
 	t.add("mm-allowed-domains", "PORTICO_MM_ALLOWED_DOMAINS", list(&m.Domains),

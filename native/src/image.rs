@@ -14,6 +14,8 @@ pub mod emit;
 pub mod exif;
 pub mod gif;
 pub mod horizontal;
+#[cfg(target_arch = "x86_64")]
+pub mod idct;
 pub mod jpeg;
 pub mod lanes;
 pub mod png;
@@ -202,6 +204,7 @@ impl Worker {
     ) -> Result<Header, Bad> {
         let header = self.header(file, options.max_pixels)?;
         let result = self.decode(file, header, options, steps, tables, out);
+        lanes::sent();
         // One huge image must not hold memory for good.
         if self.memory.capacity() > KEEP_BYTES {
             self.memory = vec![];
@@ -224,7 +227,7 @@ impl Worker {
         let work = Work { options, orientation: header.orientation as u16, steps, tables };
         let scratch = &mut self.scratch;
         match sniff(file)? {
-            Format::Jpeg => work.run(&mut self.jpeg.open(file)?, None, scratch, out),
+            Format::Jpeg => work.run(&mut self.jpeg.open(file, options.narrow)?, None, scratch, out),
             Format::Png => {
                 let mut open = png::open(file)?;
                 let key = open.key;

@@ -27,11 +27,10 @@ import (
 
 // Options are a Pool's settings. The zero value works.
 type Options struct {
-	Workers          int // images that are worked on at a time; 0: as many as there are processors, and at least two
-	Queue            int // images that wait; 0: 256
-	MaxPixels        int // width times height of one image; 0: 178,956,970, as PIL
-	MaxRequestPixels int // of all images of a request; 0: twice MaxPixels
-	LargePixels      int // from here on an image is large; 0: 16,777,216
+	Workers     int // images that are worked on at a time; 0: as many as there are processors, and at least two
+	Queue       int // images that wait; 0: 256
+	MaxPixels   int // width times height of one image; 0: 178,956,970, as PIL
+	LargePixels int // from here on an image is large; 0: 16,777,216
 
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        *slog.Logger          // nil: nothing is logged
@@ -49,9 +48,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxPixels <= 0 {
 		o.MaxPixels = maxPixels
-	}
-	if o.MaxRequestPixels <= 0 {
-		o.MaxRequestPixels = 2 * o.MaxPixels
 	}
 	if o.LargePixels <= 0 {
 		o.LargePixels = 16 << 20
@@ -156,18 +152,6 @@ func header(file multimodal.File, h native.ImageHeader) multimodal.Header {
 		native.ImageGIF: multimodal.GIF, native.ImageBMP: multimodal.BMP,
 	}
 	return multimodal.Header{Path: file.Path, Format: formats[h.Format], Width: h.Width, Height: h.Height}
-}
-
-// Admit checks the pixels of all images of a request together.
-func (p *Pool) Admit(headers []multimodal.Header) error {
-	sum := 0
-	for _, h := range headers {
-		if sum += h.Width * h.Height; sum > p.opts.MaxRequestPixels {
-			p.metrics.failures.WithLabelValues(failTooLarge).Inc()
-			return fault.Bad(h.Path, "The images of the request have more than %d pixels in all", p.opts.MaxRequestPixels)
-		}
-	}
-	return nil
 }
 
 // Decode decodes a file.

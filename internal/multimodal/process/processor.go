@@ -36,11 +36,11 @@ import (
 // ErrUnknown says that a model has an image processor that isn't known, or one with settings that aren't.
 var ErrUnknown = errors.New("unknown image processor")
 
-// Options are what a Processor is made of. Config, Preprocessor and Pool are needed.
+// Options are what a Processor is made of. Config, Pool and one of Preprocessor and Processor are needed.
 type Options struct {
 	Config       []byte // config.json
 	Preprocessor []byte // preprocessor_config.json
-	Processor    []byte // processor_config.json; may be empty
+	Processor    []byte // processor_config.json
 	Settings     Settings
 	// TokenID returns the id of a token by its exact text; needed for Gemma 3, whose newlines merge.
 	TokenID func(token string) (uint32, bool)
@@ -84,9 +84,9 @@ func New(opts Options) (*Processor, error) {
 	if err := json.Unmarshal(opts.Config, &config); err != nil {
 		return nil, fmt.Errorf("config.json: %w", err)
 	}
-	var pre preprocessor
-	if err := json.Unmarshal(opts.Preprocessor, &pre); err != nil {
-		return nil, fmt.Errorf("preprocessor_config.json: %w", err)
+	pre, err := opts.preprocessor()
+	if err != nil {
+		return nil, err
 	}
 	settings, version, err := opts.Settings.resolve(&config)
 	if err != nil {

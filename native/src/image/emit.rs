@@ -149,13 +149,17 @@ pub struct Cut {
     pub frames: usize,
 }
 
+/// How far `twice` may write beyond a patch.
+const OVERHANG: usize = 16;
+
 /// Patches: groups by rows and columns, in a group patches by rows and columns, in a patch channels, frames, rows.
 pub struct Patches<'a> {
     cut: Cut,
     width: usize,
     values: Values<'a>,
-    plain: bool, // values stay what they are
-    band: Vec<u8>, // rows of one row of groups
+    plain: bool,    // values stay what they are
+    band: Vec<u8>,  // rows of one row of groups
+    group: Vec<u8>, // one group, before it goes out
     out: &'a mut [u8],
 }
 
@@ -164,7 +168,8 @@ impl<'a> Patches<'a> {
         let same = |table: &[u8]| table.iter().enumerate().all(|(i, &v)| i == v as usize);
         let plain = values.bytes == 1 && (0..3).all(|k| same(values.channel(k)));
         let band = vec![0; 3 * stride(width) * cut.side * cut.merge];
-        Patches { cut, width, values, plain, band, out }
+        let group = vec![0; cut.merge * cut.merge * 3 * cut.frames * cut.side * cut.side * values.bytes + OVERHANG];
+        Patches { cut, width, values, plain, band, group, out }
     }
 
     /// Writes one row of groups, with patches of a size known to the compiler. Other sizes have SIDE 0.
@@ -174,40 +179,41 @@ impl<'a> Patches<'a> {
         let side = if SIDE == 0 { side } else { SIDE };
         let pitch = stride(self.width);
         let square = side * side * self.values.bytes;
-        let groups = self.width / (side * merge);
         let patch_bytes = 3 * frames * square;
-        let first = group_row * groups * merge * merge * patch_bytes;
-        let patches = self.out[first..][..groups * merge * merge * patch_bytes].chunks_exact_mut(patch_bytes);
-        for (i, patch) in patches.enumerate() {
-            let (group, my, mx) = (i / (merge * merge), i / merge % merge, i % merge);
-            let x = (group * merge + mx) * side;
-            for plane in 0..3 {
-                let source = &self.band[(my * side * 3 + plane) * pitch + x..];
-                let out = &mut patch[plane * frames * square..][..frames * square];
-                if SIDE != 0 && self.plain && frames == 2 {
-                    twice::<SIDE>(source, 3 * pitch, out);
-                    continue;
+        let bytes = self.group.len() - OVERHANG;
+        let groups = self.width / (side * merge);
+        let out = &mut self.out[group_row * groups * bytes..][..groups * bytes];
+        for (x, out) in out.chunks_exact_mut(bytes).enumerate() {
+            for i in 0..merge * merge {
+                let at = i / merge * side * 3 * pitch + (x * merge + i % merge) * side;
+                for plane in 0..3 {
+                    let source = &self.band[at + plane * pitch..];
+                    let out = &mut self.group[i * patch_bytes + plane * frames * square..];
+                    if SIDE != 0 && self.plain && frames == 2 {
+                        twice::<SIDE>(source, 3 * pitch, out);
+                        continue;
+                    }
+                    let (one, others) = out[..frames * square].split_at_mut(square);
+                    for (row, out) in one.chunks_exact_mut(side * self.values.bytes).enumerate() {
+                        self.values.put(plane, &source[row * 3 * pitch..][..side], out);
+                    }
+                    others.chunks_exact_mut(square).for_each(|o| o.copy_from_slice(one));
                 }
-                let (one, others) = out.split_at_mut(square);
-                for (row, out) in one.chunks_exact_mut(side * self.values.bytes).enumerate() {
-                    self.values.put(plane, &source[row * 3 * pitch..][..side], out);
-                }
-                others.chunks_exact_mut(square).for_each(|o| o.copy_from_slice(one));
             }
+            lanes::send(&self.group[..bytes], out);
         }
     }
 }
 
-/// A square of bytes, two times over.
+/// A square of bytes, two times over. Rows go 16 bytes at a time: what is too much is overwritten by the next one, and
+/// behind the last one there is room for it.
 #[inline(always)]
 fn twice<const SIDE: usize>(source: &[u8], pitch: usize, out: &mut [u8]) {
-    let (one, two) = out.split_at_mut(SIDE * SIDE);
-    let ((one, _), (two, _)) = (one.as_chunks_mut::<SIDE>(), two.as_chunks_mut::<SIDE>());
-    for (row, (one, two)) in one.iter_mut().zip(two).enumerate() {
-        if let Some(line) = source[row * pitch..].first_chunk::<SIDE>() {
-            (*one, *two) = (*line, *line);
-        }
+    for row in 0..SIDE {
+        let (from, to) = (&source[row * pitch..][..16], &mut out[row * SIDE..][..16]);
+        to.copy_from_slice(from);
     }
+    out.copy_within(..SIDE * SIDE, SIDE * SIDE);
 }
 
 impl Sink for Patches<'_> {
