@@ -82,6 +82,8 @@ type RuntimeConfig struct {
 	DataParallelStartRank uint32 `json:"data_parallel_start_rank,omitempty"`
 	// DataParallelSize is the number of ranks.
 	DataParallelSize uint32 `json:"data_parallel_size,omitempty"`
+	// EnableEagle says that blocks are hashed with the token behind them, for speculative decoding of that kind.
+	EnableEagle bool `json:"enable_eagle,omitempty"`
 	// RuntimeData holds values by name, such as token_budget.
 	RuntimeData map[string]json.RawMessage `json:"runtime_data,omitempty"`
 	// DisaggregatedEndpoint is where decode workers meet a prefill worker; BootstrapAddress reads it.

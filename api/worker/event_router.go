@@ -102,29 +102,60 @@ type ActiveSequence struct {
 	HasPrefill   bool
 }
 
-// ParseActiveSequence reads a payload.
-func ParseActiveSequence(payload []byte) (ActiveSequence, error) {
-	var a ActiveSequence
+// ReadActiveSequences calls f with each event of a payload: a single one, or a batch. Reading ends with the first error,
+// f's own included.
+func ReadActiveSequences(payload []byte, f func(*ActiveSequence) error) error {
 	r := reader{b: payload, codec: Msgpack}
+	var single ActiveSequence
+	batch := false
 	for s := r.openMap(); ; {
 		key, ok := r.key(&s)
 		if !ok {
-			return a, r.finish()
+			break
 		}
-		switch string(key) {
-		case "request_id":
-			a.RequestID = r.text()
-		case "worker":
-			a.Worker = r.workerRank()
-		case "data":
-			r.sequenceData(&a)
-		case "router_id":
-			a.Router = r.uint64()
-		case "lora_name":
-			a.LoRA = r.text()
-		default:
-			r.skip()
+		if string(key) != "events" {
+			r.sequenceField(string(key), &single)
+			continue
 		}
+		batch = true
+		for e := r.openArray(); r.elem(&e); {
+			var a ActiveSequence
+			for m := r.openMap(); ; {
+				key, ok := r.key(&m)
+				if !ok {
+					break
+				}
+				r.sequenceField(string(key), &a)
+			}
+			if r.err != nil {
+				return r.err
+			}
+			if err := f(&a); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.finish(); err != nil || batch {
+		return err
+	}
+	return f(&single)
+}
+
+// sequenceField reads one field of an event.
+func (r *reader) sequenceField(key string, a *ActiveSequence) {
+	switch key {
+	case "request_id":
+		a.RequestID = r.text()
+	case "worker":
+		a.Worker = r.workerRank()
+	case "data":
+		r.sequenceData(a)
+	case "router_id":
+		a.Router = r.uint64()
+	case "lora_name":
+		a.LoRA = r.text()
+	default:
+		r.skip()
 	}
 }
 
@@ -216,9 +247,30 @@ func (r *reader) prefillHint(a *ActiveSequence) {
 	}
 }
 
-// AppendActiveSequence appends a payload.
+// AppendActiveSequence appends a payload of one event, as routers publish on NATS.
 func AppendActiveSequence(dst []byte, a *ActiveSequence) []byte {
 	w := writer{b: dst, codec: Msgpack}
+	w.sequence(a)
+	return w.b
+}
+
+// AppendActiveSequences appends a batch, as routers publish over ZeroMQ, single events included.
+func AppendActiveSequences(dst []byte, list ...*ActiveSequence) []byte {
+	w := writer{b: dst, codec: Msgpack}
+	m := w.openMap()
+	w.key(&m, "events")
+	e := w.openArray(len(list))
+	for _, a := range list {
+		w.elem(&e)
+		w.sequence(a)
+	}
+	w.closeArray(&e)
+	w.closeMap(&m)
+	return w.b
+}
+
+// sequence writes one event.
+func (w *writer) sequence(a *ActiveSequence) {
 	m := w.openMap()
 	w.key(&m, "request_id")
 	w.str(a.RequestID)
@@ -247,7 +299,6 @@ func AppendActiveSequence(dst []byte, a *ActiveSequence) []byte {
 		w.str(a.LoRA)
 	}
 	w.closeMap(&m)
-	return w.b
 }
 
 // sequenceAdded writes the content of an added sequence.
@@ -309,7 +360,7 @@ func (q *KVQuery) Append(dst []byte, codec Codec) ([]byte, error) {
 // KVAnswer is the answer to a KVQuery.
 type KVAnswer struct {
 	Kind    string // Events, TreeDump, TreeDumpFailed, TooNew, InvalidRange, Error, or what newer workers have
-	LastID  uint64 // the last event that is part of the answer
+	LastID  uint64 // the last event that is part of the answer; of TooNew the last there is
 	Message string // of a failure
 }
 
@@ -348,7 +399,7 @@ func (r *reader) kvAnswer(a *KVAnswer, f func(*KVEvent) error) error {
 			if err := r.kvEvents(f); err != nil {
 				return err
 			}
-		case "last_event_id":
+		case "last_event_id", "newest_available":
 			a.LastID = r.uint64()
 		case "message":
 			a.Message = r.text()

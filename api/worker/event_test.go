@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +71,7 @@ func TestEventsOfWorkers(t *testing.T) {
 				t.Errorf("metrics %x\nbecome  %x", e.Payload, again)
 			}
 		case worker.TopicActiveSequences:
-			a, err := worker.ParseActiveSequence(e.Payload)
+			a, err := sequence(e.Payload)
 			if err != nil || a.Kind == worker.SequenceUnknown || a.RequestID == "" {
 				t.Errorf("sequence %+v, %v", a, err)
 			}
@@ -84,6 +85,31 @@ func TestEventsOfWorkers(t *testing.T) {
 	want := map[string]int{"kv-events": 10, "kv_metrics": 14, "active_sequences_events": 12, "forward-pass-metrics": 2}
 	if diff := cmp.Diff(want, count); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}
+
+// sequence reads a payload of one event.
+func sequence(payload []byte) (out worker.ActiveSequence, err error) {
+	err = worker.ReadActiveSequences(payload, func(a *worker.ActiveSequence) error { out = *a; return nil })
+	return out, err
+}
+
+// TestSequenceBatch reads what a busy router publishes over ZeroMQ: several events in one message.
+func TestSequenceBatch(t *testing.T) {
+	batch := worker.AppendActiveSequences(nil,
+		&worker.ActiveSequence{RequestID: "a", Kind: worker.SequencePrefilled, Router: 7},
+		&worker.ActiveSequence{RequestID: "b", Kind: worker.SequenceFreed, Router: 7})
+	var got []string
+	err := worker.ReadActiveSequences(batch, func(a *worker.ActiveSequence) error {
+		got = append(got, fmt.Sprintf("%s %d %d", a.RequestID, a.Kind, a.Router))
+		return nil
+	})
+	if diff := cmp.Diff([]string{"a 2 7", "b 3 7"}, got); diff != "" || err != nil {
+		t.Errorf("%v, events (-want +got):\n%s", err, diff)
+	}
+	stop := errors.New("enough")
+	if err := worker.ReadActiveSequences(batch, func(*worker.ActiveSequence) error { return stop }); err != stop {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -194,6 +220,25 @@ func TestKVAnswer(t *testing.T) {
 	}
 }
 
+// TestBareItem takes an answer that comes without an envelope, in both codecs.
+func TestBareItem(t *testing.T) {
+	text := `{"data":{"TreeDump":{"events":[],"last_event_id":7}},"complete_final":false}`
+	packed, err := worker.AppendJSONAsMsgpack(nil, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for codec, body := range map[worker.Codec][]byte{worker.JSON: []byte(text), worker.Msgpack: packed} {
+		var it worker.Item
+		if err := worker.DecodeBareItem(codec, body, &it); err != nil || !it.HasData || it.Final ||
+			string(it.Raw) != `{"TreeDump":{"events":[],"last_event_id":7}}` {
+			t.Errorf("codec %v: %v, item %+v, raw %s", codec, err, it, it.Raw)
+		}
+		if err := worker.DecodeRawItem(codec, body, &it); err != nil || it.HasData {
+			t.Errorf("codec %v: %v, item %+v: an envelope was found", codec, err, it)
+		}
+	}
+}
+
 // TestPublisherRecords reads the records of real publishers; each writes the key it stands under.
 func TestPublisherRecords(t *testing.T) {
 	_, records := kvCapture(t)
@@ -275,11 +320,15 @@ func FuzzEvent(f *testing.F) {
 				t.Fatal(diff)
 			}
 		}
-		if a, err := worker.ParseActiveSequence(b); err == nil && a.Kind != worker.SequenceUnknown {
-			if _, err := worker.ParseActiveSequence(worker.AppendActiveSequence(nil, &a)); err != nil {
+		worker.ReadActiveSequences(b, func(a *worker.ActiveSequence) error {
+			if a.Kind == worker.SequenceUnknown {
+				return nil
+			}
+			if _, err := sequence(worker.AppendActiveSequence(nil, a)); err != nil {
 				t.Fatal(err)
 			}
-		}
+			return nil
+		})
 		worker.ParseKVMetrics(b)
 		worker.ReadKVEvents(worker.Msgpack, b, func(*worker.KVEvent) error { return nil })
 		worker.ReadKVEvents(worker.JSON, b, func(*worker.KVEvent) error { return nil })

@@ -63,6 +63,7 @@ func FuzzItem(f *testing.F) {
 		}
 		var raw, it worker.Item
 		worker.DecodeRawItem(codec, body, &raw)
+		worker.DecodeBareItem(codec, body, &raw)
 		if err := worker.DecodeItem(codec, body, &it); err != nil {
 			return
 		}

@@ -9,14 +9,27 @@ import (
 // DecodeItem reads the body of one data frame of a token worker's answer into it. Slices of it are reused, so what an
 // earlier item held is gone; strings and raw JSON values are new unless body is JSON, in which raw values alias it.
 // Unknown fields are skipped at any nesting.
-func DecodeItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, false) }
+func DecodeItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, outputs) }
 
 // DecodeRawItem is DecodeItem for workers that answer in the client's own format: the data becomes it.Raw, as JSON.
-func DecodeRawItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, true) }
+func DecodeRawItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, annotated) }
+
+// DecodeBareItem is DecodeRawItem for endpoints whose items come without an envelope for annotations and errors: it.Raw is
+// all of the item.
+func DecodeBareItem(c Codec, body []byte, it *Item) error { return decodeItem(c, body, it, bare) }
+
+// dress is what an item's data come in.
+type dress uint8
+
+const (
+	outputs   dress = iota // engine outputs in an envelope
+	annotated              // anything in an envelope
+	bare                   // anything
+)
 
 // decodeItem reads the outer map of a data frame: the item and the end mark. A frame must have one of the two. After a
 // failure what it holds is of no use.
-func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
+func decodeItem(c Codec, body []byte, it *Item, in dress) error {
 	it.Reset()
 	// On the stack: a token costs no more than the memory of what it brings.
 	r := reader{b: body, codec: c}
@@ -28,9 +41,14 @@ func decodeItem(c Codec, body []byte, it *Item, raw bool) error {
 		}
 		switch string(key) {
 		case "data":
-			if !r.null() {
+			switch {
+			case r.null():
+			case in == bare:
 				said = true
-				it.readAnnotated(&r, raw)
+				it.readData(&r, true)
+			default:
+				said = true
+				it.readAnnotated(&r, in == annotated)
 			}
 		// true stands alone in its frame; beside data it is false.
 		case "complete_final":

@@ -143,6 +143,8 @@ type Call struct {
 
 	// Raw asks for items undecoded (Item.Raw): the worker answers in the client's own format.
 	Raw bool
+	// Bare asks for the same of an endpoint whose items have no envelope for annotations and errors.
+	Bare bool
 
 	Traceparent string // W3C trace context for the worker; empty: none
 	Tracestate  string

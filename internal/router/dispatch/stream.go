@@ -19,6 +19,7 @@ type stream struct {
 	ticket router.Ticket // of whoever chose it; nil for none
 	codec  worker.Codec  // of the items
 	raw    bool          // items keep their data as it came
+	bare   bool          // and have no envelope
 	sent   time.Time     // when the plane was given the message
 	first  bool          // an item has been read
 	over   bool          // abandoned or closed
@@ -64,7 +65,10 @@ func (s *stream) Each(f func(it *worker.Item, more bool) error) error {
 // lost.
 func (s *stream) decode(body []byte, it *worker.Item) error {
 	decode := worker.DecodeItem
-	if s.raw {
+	switch {
+	case s.bare:
+		decode = worker.DecodeBareItem
+	case s.raw:
 		decode = worker.DecodeRawItem
 	}
 	if err := decode(s.codec, body, it); err != nil {

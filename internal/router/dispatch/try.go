@@ -33,7 +33,7 @@ func (d *Dispatcher) try(
 		return nil, fault.Lost(errors.New("no plane for the worker's transport"), "The worker can't be reached")
 	}
 	// Registered before anything is sent: a worker may call before the plane has its answer.
-	s := &stream{d: d, in: in, ticket: a.chosen.Ticket, raw: call.Raw, codec: in.record.Codec()}
+	s := &stream{d: d, in: in, ticket: a.chosen.Ticket, raw: call.Raw, bare: call.Bare, codec: in.record.Codec()}
 	d.opts.CallHome.Expect(&s.home)
 	in.inFlight.Add(1)
 	if err := d.reach(ctx, call, a, s, plane, entered); err != nil {
