@@ -223,16 +223,22 @@ func (a *app) source(e *embedded) (router.Source, error) {
 	case d.Backend == "file":
 		return file.New(file.Options{Root: d.FileKV, Log: log}), nil
 	}
+	return etcd.New(a.etcdOptions())
+}
+
+// etcdOptions are how the etcd servers are reached.
+func (a *app) etcdOptions() etcd.Options {
+	d, log := a.cfg.Discovery, a.target("discovery")
 	// Operators turn pings off with 0, options with a negative number.
 	keepalive := d.Etcd.KeepAliveInterval
 	if keepalive == 0 {
 		keepalive = -1 // the option's zero is its default
 	}
-	return etcd.New(etcd.Options{
+	return etcd.Options{
 		Endpoints: d.Etcd.Endpoints, Username: d.Etcd.Username, Password: d.Etcd.Password,
 		CAFile: d.Etcd.TLS.CAPath, CertFile: d.Etcd.TLS.CertPath, KeyFile: d.Etcd.TLS.KeyPath,
 		LeaseTTL: d.Etcd.LeaseTTL, StartTimeout: d.Etcd.ConnectTimeout, Keepalive: keepalive, Log: log,
-	})
+	}
 }
 
 // catalogOptions joins the catalog to discovery and to the way models are loaded.
@@ -359,8 +365,15 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if quarantine == 0 {
 		quarantine = -1 // the option's zero is its default
 	}
+	var d *dispatch.Dispatcher
+	routes.kv, err = a.kvRouter(home, natsPlane, func(ctx context.Context, call *router.Call) (router.Stream, error) {
+		return d.Dispatch(ctx, call)
+	})
+	if err != nil {
+		return nil, err
+	}
 	// A dispatcher starts nothing: it works on its callers' goroutines.
-	d := dispatch.New(dispatch.Options{
+	d = dispatch.New(dispatch.Options{
 		Snapshots: a.store.Snapshot, Policy: choose, Route: routes.of, NATS: natsPlane, TCP: tcpPlane, CallHome: home,
 		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, StreamTimeout: a.cfg.HTTP.StreamTimeout,
 		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, Registerer: a.registry, Log: log,
@@ -368,6 +381,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	// Requests that wait for a worker that has gone fail at once.
 	cancel := a.store.Watch(func(*router.Snapshot) { d.Refresh() })
 	a.onClose(func(context.Context) error { cancel(); return nil })
+	a.hearEvents(routes.kv, natsPlane)
 	return d, nil
 }
 

@@ -7,13 +7,15 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/dispatch"
+	"github.com/portico-llm/portico/internal/router/kvroute"
 	"github.com/portico-llm/portico/internal/router/policy"
 )
 
 // routes says how the workers of each endpoint are chosen: as --router-mode has it, unless the card of a model there
 // wants it otherwise. Safe for concurrent use.
 type routes struct {
-	ratio float64 // of the device-aware policy
+	ratio float64         // of the device-aware policy
+	kv    *kvroute.Router // has its own view of which endpoints are in its mode
 	log   *slog.Logger
 
 	mu    sync.Mutex
@@ -22,6 +24,10 @@ type routes struct {
 
 // policy returns the policy of a mode.
 func (r *routes) policy(mode string) (router.Policy, error) {
+	if mode == kvroute.Mode {
+		// What can't be chosen by caches, for want of tokens or of a card, is chosen by load.
+		return policy.New(policy.LeastLoad)
+	}
 	if mode == policy.DeviceAware {
 		return policy.NewDeviceAware(r.ratio), nil
 	}
@@ -31,6 +37,11 @@ func (r *routes) policy(mode string) (router.Policy, error) {
 // of is dispatch.Options.Route. The first card that asks for a mode decides, adapters' cards excepted: they share their
 // base model's workers. A mode that isn't known here is left to the frontend's own setting, with a warning.
 func (r *routes) of(id worker.EndpointID, snap *router.Snapshot) dispatch.Route {
+	if r.kv != nil {
+		if chooser := r.kv.Route(id, snap); chooser != nil {
+			return dispatch.Route{Chooser: chooser}
+		}
+	}
 	for _, m := range snap.Models {
 		// Nearly all cards ask for nothing.
 		if len(m.Card.RouterConfig) == 0 || m.Suffix != "" || m.ID() != id {

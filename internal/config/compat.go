@@ -2,7 +2,7 @@ package config
 
 // Reasons that several ignored settings share.
 const (
-	noKVRouter   = "routing by the workers' KV caches isn't offered yet"
+	noKVRouter   = "of routing by KV caches this part isn't offered"
 	noDispatch   = "calls and thoughts stream as they come, without events of their own"
 	noParserEdit = "there is one version of each parser"
 	noGRPC       = "KServe's gRPC API isn't offered"
@@ -46,7 +46,6 @@ func (t *table) ignoreSwitch(reason, key, env string) *Setting {
 // addIgnoredFrontend lists flags of Dynamo's frontend itself.
 func (t *table) addIgnoredFrontend() {
 	t.ignoreSwitch("there is no chat on the terminal", "interactive", "DYN_INTERACTIVE").alias("i")
-	t.ignore(noKVRouter, "kv-cache-block-size", "DYN_KV_CACHE_BLOCK_SIZE")
 	t.ignoreSwitch(noKVRouter, "serve-indexer", "DYN_SERVE_INDEXER")
 	// Names that differ in one part are built from it, here and below.
 	for _, name := range []string{"cert", "key", "ca-cert", "client-cert", "client-key", "client-ca-cert"} {
@@ -56,7 +55,6 @@ func (t *table) addIgnoredFrontend() {
 	t.ignore(noGRPC, "grpc-metrics-port", "DYN_GRPC_METRICS_PORT")
 	t.ignore(noPython, "frontend-route-extension", "DYN_FRONTEND_ROUTE_EXTENSIONS")
 	t.ignore("answers come over TCP", "response-plane", "DYN_RESPONSE_PLANE")
-	t.ignore("workers' events aren't used yet", "event-plane", "DYN_EVENT_PLANE")
 	t.ignoreSwitch(noDispatch, "enable-streaming-tool-dispatch", "DYN_ENABLE_STREAMING_TOOL_DISPATCH")
 	t.ignoreSwitch(noDispatch, "enable-streaming-reasoning-dispatch", "DYN_ENABLE_STREAMING_REASONING_DISPATCH")
 	t.ignore(noPython, "dyn-chat-processor", "DYN_CHAT_PROCESSOR")
@@ -77,22 +75,13 @@ func (t *table) addIgnoredRouter() {
 	}
 	t.ignoreSwitch(noKVRouter, "load-aware", "DYN_ROUTER_LOAD_AWARE")
 	for _, name := range []string{
-		"kv-overlap-score-credit", "kv-overlap-score-credit-decay", "prefill-load-scale", "decode-active-request-weight",
-		"host-cache-hit-weight", "disk-cache-hit-weight", "temperature", "tracking-hash", "tracking-key-file",
-		"tracking-key-id", "prefill-load-model", "ttl-secs", "approximate-cache-policy", "queue-threshold",
-		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
+		"tracking-hash", "tracking-key-file", "tracking-key-id", "prefill-load-model", "approximate-cache-policy",
+		"queue-threshold", "policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
 		"predicted-ttl-secs",
 	} {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
 	}
-	t.ignoreSwitch(noKVRouter, "router-kv-events", "DYN_ROUTER_USE_KV_EVENTS").alias("kv-events")
-	// These have names without the prefix, too.
-	for _, name := range []string{"track-active-blocks", "track-output-blocks", "assume-kv-reuse"} {
-		t.ignoreSwitch(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, "")).alias(name)
-	}
-	for _, name := range []string{"replica-sync", "track-prefill-tokens", "conditional-disagg"} {
-		t.ignoreSwitch(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
-	}
+	t.ignoreSwitch(noKVRouter, "router-conditional-disagg", "DYN_ROUTER_CONDITIONAL_DISAGG")
 	t.ignoreSwitch(noKVRouter, "use-remote-indexer", "DYN_USE_REMOTE_INDEXER")
 	t.ignoreSwitch(noKVRouter, "enable-session-prefix-index", "DYN_ENABLE_SESSION_PREFIX_INDEX")
 	t.ignore(noKVRouter, "shared-cache-multiplier", "DYN_SHARED_CACHE_MULTIPLIER")

@@ -174,8 +174,10 @@ type CallHome struct {
 
 // Router is how a worker is chosen.
 type Router struct {
-	Mode      string  // "round-robin", "random", "least-loaded", "power-of-two", "device-aware-weighted" or "direct"
+	// Mode is "round-robin", "random", "least-loaded", "power-of-two", "device-aware-weighted", "kv" or "direct".
+	Mode      string
 	CUDAToCPU float64 // load of an accelerator for each of a processor's, with device-aware-weighted
+	KV        KVRouter
 }
 
 // Admission is how requests are let in before they are tokenised.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,7 +100,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		args, environ []string
 		want          []string
 	}{
-		{"flags", []string{"--http-prot", "80", "stray", "--http-port", "99999", "--router-mode=kv", "--strict=2",
+		{"flags", []string{"--http-prot", "80", "stray", "--http-port", "99999", "--router-mode=kw", "--strict=2",
 			"--no-strict=true", "-x", "--namespace"}, nil, []string{
 			`--http-prot: unknown flag; did you mean --http-port?`,
 			`unexpected argument "stray"`,
@@ -107,7 +108,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			`-x: unknown flag`,
 			`--namespace: needs a value: any text`,
 			`--http-port: "99999": allowed is a whole number from 0 to 65535`,
-			`--router-mode: "kv": allowed is one of round-robin, random, least-loaded, power-of-two, device-aware-weighted, direct`,
+			`--router-mode: "kw": allowed is one of round-robin, random, least-loaded, power-of-two, device-aware-weighted, kv, direct`,
 			`--strict: "2": allowed is true or false (also 1/0, yes/no, on/off)`,
 		}},
 		{"missing value", []string{"--http-host", "--http-port", "1"}, nil, []string{
@@ -191,7 +192,7 @@ func dynamoFlags(t *testing.T) (flags []dynamoFlag) {
 }
 
 // refused are the choices of Dynamo's that would change what is served, and so stop the start in place of a warning.
-var refused = map[string]bool{"kubernetes": true, "kv": true}
+var refused = map[string]bool{"kubernetes": true}
 
 // companions are flags that only make sense with another.
 var companions = map[string][]string{
@@ -270,6 +271,8 @@ func TestDefaultsAreDynamos(t *testing.T) {
 		"--migration-limit":       "3",    // Dynamo's frontend lets requests fail unless it is told otherwise
 		"--migration-max-seq-len": "0",    // a number where Dynamo has none
 		"--enable-anthropic-api":  "true", // an experiment there
+		"--kv-cache-block-size":   "0",    // likewise
+		"--event-plane":           "zmq",  // what Dynamo takes when nothing is given
 	}
 	ours := make(map[string]*config.Setting)
 	for _, s := range config.Default().Settings() {
@@ -286,6 +289,9 @@ func TestDefaultsAreDynamos(t *testing.T) {
 		}
 		if other, ok := own[f.names[0]]; ok {
 			want = other
+		}
+		if n, err := strconv.ParseFloat(want, 64); err == nil {
+			want = strconv.FormatFloat(n, 'f', -1, 64) // whole numbers need no fraction
 		}
 		if s.Default != want {
 			t.Errorf("%s: default %q, Dynamo has %q", f.names[0], s.Default, want)

@@ -70,6 +70,7 @@ func settings(c *Config) []*Setting {
 	t.addDiscovery(&c.Discovery)
 	t.addPlane(c)
 	t.addAdmission(&c.Admission)
+	t.addKVRouter(&c.Router.KV)
 	t.addNATS(&c.NATS)
 	t.addTCP(c)
 	t.addText(c)
@@ -218,8 +219,8 @@ func (t *table) addPlane(c *Config) {
 	t.group = "Workers"
 	t.add("router-mode", "DYN_ROUTER_MODE",
 		choice(&c.Router.Mode, "round-robin", "round-robin", "random", "least-loaded", "power-of-two",
-			"device-aware-weighted", "direct"),
-		"How a worker is chosen; direct leaves it to the request. What a model's card says wins.")
+			"device-aware-weighted", "kv", "direct"),
+		"How a worker is chosen: kv, where most of the prompt is cached; direct leaves it to the request. What a model's card says wins.")
 	t.add("encoder-cuda-to-cpu-ratio", "DYN_ENCODER_CUDA_TO_CPU_RATIO",
 		number(&c.Router.CUDAToCPU, 8, 0.001, 1e6),
 		"With device-aware-weighted: how many times the load of a processor an accelerator is given.")

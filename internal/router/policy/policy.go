@@ -12,7 +12,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -52,8 +51,8 @@ func Modes() []string {
 	return []string{RoundRobin, Random, PowerOfTwo, LeastLoad, DeviceAware, Direct}
 }
 
-// New returns the policy of the given name; the empty name is round-robin. Names that Dynamo has and this package
-// doesn't get an error that says so; any other name an error that lists what there is.
+// New returns the policy of the given name; the empty name is round-robin. Any other name gets an error that lists what
+// there is. The mode kv remembers what it has chosen, so it is no policy, and not here.
 func New(mode string) (router.Policy, error) {
 	switch mode {
 	case "", RoundRobin:
@@ -70,9 +69,6 @@ func New(mode string) (router.Policy, error) {
 		return pick(direct), nil
 	}
 	allowed := strings.Join(Modes(), ", ")
-	if slices.Contains([]string{"kv"}, mode) {
-		return nil, fmt.Errorf("router mode %q is not supported yet; supported: %s", mode, allowed)
-	}
 	return nil, fmt.Errorf("unknown router mode %q; supported: %s", mode, allowed)
 }
 

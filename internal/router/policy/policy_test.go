@@ -232,7 +232,7 @@ func TestAllModes(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for mode, want := range map[string]string{
-		"kv":         "not supported yet",
+		"kv":         "unknown router mode",
 		"roundrobin": "unknown router mode",
 	} {
 		_, err := policy.New(mode)

@@ -261,7 +261,7 @@ func (s *Stack) StartFrontend(kind string, extraEnv ...string) (*Frontend, error
 	if err != nil {
 		return nil, err
 	}
-	env := s.Env(extraEnv...)
+	env := s.Env()
 	var args []string
 	switch kind {
 	case Dynamo:
@@ -277,6 +277,7 @@ func (s *Stack) StartFrontend(kind string, extraEnv ...string) (*Frontend, error
 	default:
 		return nil, fmt.Errorf("no frontend %q: want %s or %s", kind, Dynamo, Portico)
 	}
+	env = append(env, extraEnv...)
 	// Both understand these flags; everything else comes from the environment.
 	args = append(args, "--http-host", "127.0.0.1", "--http-port", strconv.Itoa(port))
 	// The port may have been taken since: then the frontend ends at once, and WaitFor with it.

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"net"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/portico-llm/portico/internal/config"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/callhome"
+	"github.com/portico-llm/portico/internal/router/discovery/etcd"
+	"github.com/portico-llm/portico/internal/router/discovery/file"
+	"github.com/portico-llm/portico/internal/router/discovery/mem"
+	"github.com/portico-llm/portico/internal/router/events"
+	"github.com/portico-llm/portico/internal/router/kvcost"
+	"github.com/portico-llm/portico/internal/router/kvroute"
+	"github.com/portico-llm/portico/internal/router/plane/nats"
+)
+
+// kvRouter makes what chooses workers by their caches. It is always there: a model's card may ask for it.
+func (a *app) kvRouter(
+	home *callhome.Listener, plane *nats.Plane,
+	dispatch func(context.Context, *router.Call) (router.Stream, error),
+) (*kvroute.Router, error) {
+	k := a.cfg.Router.KV
+	opts := kvroute.Options{
+		Mode: a.cfg.Router.Mode, Config: kvConfig(&k), BlockSize: k.BlockSize, MemoryLimit: k.MemoryLimit,
+		Dispatch: dispatch, ZMQ: k.EventPlane != "nats", EventHost: k.EventHost,
+		NATS:       func(extra ...natsgo.Option) (*natsgo.Conn, error) { return plane.Dial(extra...) },
+		Registerer: a.registry, Log: a.target("router"),
+	}
+	if opts.EventHost == "" {
+		if host, _, err := net.SplitHostPort(home.Address()); err == nil {
+			opts.EventHost = host
+		}
+	}
+	if k.ReplicaSync {
+		var err error
+		if opts.Registrar, err = a.registrar(); err != nil {
+			return nil, err
+		}
+	}
+	return kvroute.New(opts), nil
+}
+
+// kvConfig is the settings as the router wants them.
+func kvConfig(k *config.KVRouter) kvroute.Config {
+	return kvroute.Config{
+		Cost: kvcost.Config{
+			OverlapCredit: k.OverlapCredit, CreditDecay: k.CreditDecay, HostWeight: k.HostWeight, DiskWeight: k.DiskWeight,
+			PrefillScale: k.PrefillScale, RequestWeight: k.RequestWeight, Temperature: k.Temperature,
+		},
+		Events: k.Events, TTL: k.TTL, TrackBlocks: k.TrackBlocks, TrackOutput: k.TrackOutput,
+		AssumeReuse: k.AssumeReuse, TrackPrefill: k.TrackPrefill, ReplicaSync: k.ReplicaSync,
+	}
+}
+
+// hearEvents starts what listens to workers and to other routers. It follows discovery behind the router, so that a
+// publisher isn't heard before its endpoint is known.
+func (a *app) hearEvents(kv *kvroute.Router, plane *nats.Plane) {
+	a.run("kv routing", kv.Run)
+	hub := events.NewHub(events.Options{
+		Watch: func(f func(*router.Snapshot)) (cancel func()) {
+			return a.store.Watch(func(s *router.Snapshot) {
+				kv.Follow(s)
+				f(s)
+			})
+		},
+		NATS: plane.Dial, Topics: kv.Topics(), Registerer: a.registry, Log: a.target("router"),
+	})
+	a.run("events", hub.Run)
+}
+
+// registrar makes this process known in discovery, as publisher of events.
+func (a *app) registrar() (events.Registrar, error) {
+	d, log := a.cfg.Discovery, a.target("discovery")
+	switch {
+	case a.records != nil:
+		r := mem.NewRegistrar(a.records)
+		a.onClose(func(context.Context) error { return r.Close() })
+		return r, nil
+	case d.Backend == "file":
+		r := file.NewRegistrarWith(file.Options{Root: d.FileKV, Log: log})
+		a.onClose(func(context.Context) error { return r.Close() })
+		return r, nil
+	case d.Backend != "etcd":
+		return nil, nil // nobody could find it
+	}
+	r, err := etcd.NewRegistrar(a.etcdOptions())
+	if err != nil {
+		return nil, err
+	}
+	a.onClose(func(context.Context) error { return r.Close() })
+	return r, nil
+}

@@ -1,0 +1,47 @@
+package kvroute
+
+import (
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/router/kvindex"
+)
+
+// RankLoad is what one rank has to do.
+type RankLoad = rankLoad
+
+// Loads lists what the ranks of an endpoint have to do.
+func (r *Router) Loads(id worker.EndpointID) []RankLoad { return r.pool(id).loads() }
+
+// Quiet reports whether no feed is recovering, and all of them know their ranks' states.
+func (r *Router) Quiet() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.feeds {
+		f.mu.Lock()
+		for _, s := range f.streams {
+			if s.phase != live || !s.known {
+				f.mu.Unlock()
+				return false
+			}
+		}
+		f.mu.Unlock()
+	}
+	return true
+}
+
+// Cached returns how many leading blocks each rank of an endpoint is thought to hold.
+func (r *Router) Cached(id worker.EndpointID, local []uint64) map[kvindex.Worker]int {
+	x := r.pool(id).index
+	v := x.View()
+	out := make([]uint32, v.Slots())
+	x.Match(local, out)
+	got := map[kvindex.Worker]int{}
+	for slot, n := range out {
+		if w, ok := v.Worker(slot); ok && n > 0 {
+			got[w] = int(n)
+		}
+	}
+	return got
+}
+
+// Entries returns how many blocks an endpoint's ranks are thought to hold.
+func (r *Router) Entries(id worker.EndpointID) int64 { return r.pool(id).index.Entries() }

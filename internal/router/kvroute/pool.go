@@ -1,0 +1,253 @@
+package kvroute
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/events"
+	"github.com/portico-llm/portico/internal/router/kvcost"
+	"github.com/portico-llm/portico/internal/router/kvhash"
+	"github.com/portico-llm/portico/internal/router/kvindex"
+)
+
+// pool is the workers of one endpoint. It is a router.Chooser.
+type pool struct {
+	r       *Router
+	id      worker.EndpointID
+	cfg     Config
+	role    kvcost.Role
+	layout  kvhash.Layout
+	metrics poolMetrics
+
+	index  *kvindex.Index // who has what cached, by local hashes
+	active *kvindex.Index // whose prompts are at work where, by sequence hashes
+	outlet *events.Outlet // nil: other routers aren't told
+
+	seating sync.Mutex
+	seats   map[kvindex.Worker]*seat // guarded by seating
+
+	mu      sync.Mutex               // held while a worker is chosen
+	stopped bool                     // guarded by mu
+	quit    chan struct{}            // closed when stopped
+	workers []member                 // guarded by mu; by id
+	ranks   map[kvindex.Worker]*rank // guarded by mu; those of workers that have gone stay while they have requests
+	remote  map[remoteKey]*request   // guarded by mu: of other routers
+	views   views                    // guarded by mu
+	desk    desk                     // guarded by mu
+	rng     *rand.Rand               // guarded by mu
+}
+
+var _ router.Chooser = (*pool)(nil)
+
+// member is one worker of the pool.
+type member struct {
+	id     uint64
+	muted  bool // its blocks are of another size
+	taints []string
+	ranks  []*rank // ascending
+}
+
+// rank is one data-parallel rank of a worker and what it has to do. Its fields are guarded by the pool's mutex.
+type rank struct {
+	at   kvindex.Worker
+	gone bool // the worker isn't in discovery
+
+	load     kvcost.Load
+	requests []*request // at work there
+
+	cacheSlot, activeSlot int // in the views; -1: none
+}
+
+// views are those that the ranks' slots are of. While they stay, slots needn't be looked up.
+type views struct{ cache, active *kvindex.View }
+
+// maxRanks bounds the ranks of one worker: a card is no reason to run out of memory.
+const maxRanks = 4096
+
+// newPool makes an endpoint's pool as the first card describes it. The caller holds the router's mutex.
+func (r *Router) newPool(id worker.EndpointID, card *worker.Card, cfg Config) (*pool, error) {
+	size := r.opts.BlockSize
+	if size <= 0 {
+		size = int(card.KVCacheBlockSize)
+	}
+	if size <= 0 {
+		return nil, fmt.Errorf("the card says no KV block size: %w", kvhash.ErrBlockSize)
+	}
+	p := &pool{
+		r: r, id: id, cfg: cfg, role: roleOf(card), layout: kvhash.Layout{BlockSize: size, Eagle: card.RuntimeConfig.EnableEagle},
+		metrics: r.metrics.of(id.String()), quit: make(chan struct{}),
+		ranks: map[kvindex.Worker]*rank{}, remote: map[remoteKey]*request{}, seats: map[kvindex.Worker]*seat{},
+		rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+	}
+	if p.role == kvcost.Prefill {
+		p.cfg.TrackBlocks = false // they are gone before anything is generated
+	}
+	opts := kvindex.Options{MemoryLimit: r.opts.MemoryLimit}
+	if r.opts.Registerer != nil {
+		opts.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"endpoint": id.String()}, r.opts.Registerer)
+	}
+	if !cfg.Events {
+		opts.TTL = cfg.TTL
+	}
+	var err error
+	if p.index, err = kvindex.New(opts); err != nil {
+		return nil, err
+	}
+	if p.active, err = kvindex.New(kvindex.Options{}); err != nil {
+		return nil, err
+	}
+	r.openOutlet(p)
+	r.opts.Log.Info("routing by KV caches", "endpoint", id.String(), "block_size", size, "events", cfg.Events)
+	return p, nil
+}
+
+// roleOf returns what the workers of a card do.
+func roleOf(card *worker.Card) kvcost.Role {
+	switch card.WorkerType {
+	case "prefill":
+		return kvcost.Prefill
+	case "decode":
+		return kvcost.Decode
+	case "encode":
+		return kvcost.Encode
+	}
+	if card.Has("Prefill") {
+		return kvcost.Prefill
+	}
+	return kvcost.Aggregated
+}
+
+// stop ends the pool: its endpoint is gone. Requests at work end as they do. The caller holds the router's mutex.
+func (p *pool) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.workers {
+		p.forgive(m.id)
+	}
+	if !p.stopped {
+		p.stopped = true
+		close(p.quit)
+		if err := p.index.Close(); err != nil {
+			p.r.opts.Log.Warn("metrics of a KV index stay behind", "endpoint", p.id.String(), "error", err)
+		}
+	}
+}
+
+// follow takes over the workers of a snapshot, which come ordered by id. The caller holds the router's mutex.
+func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Card) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := make([]member, 0, len(instances))
+	for _, in := range instances {
+		card := cards[in.InstanceID]
+		if card == nil {
+			continue // it isn't sent requests either before it says what it serves
+		}
+		next = append(next, p.member(in.InstanceID, card))
+	}
+	present := map[kvindex.Worker]bool{}
+	for _, m := range next {
+		for _, k := range m.ranks {
+			k.gone = false
+			present[k.at] = true
+		}
+	}
+	p.workers = next
+	for at, k := range p.ranks {
+		if present[at] {
+			continue
+		}
+		if !k.gone {
+			k.gone = true
+			p.index.RemoveRank(at)
+			p.forgive(at.ID)
+		}
+		p.bury(k)
+	}
+	p.views = views{} // there may be new ranks, whose slots nobody has looked up
+}
+
+// member describes a worker. Ranks that were known are kept, with what they have to do.
+func (p *pool) member(id uint64, card *worker.Card) member {
+	rc := &card.RuntimeConfig
+	m := member{id: id, taints: rc.Taints}
+	if card.KVCacheBlockSize != uint32(p.layout.BlockSize) && p.r.opts.BlockSize <= 0 {
+		m.muted = true
+		p.complain(id, card)
+	} else {
+		p.forgive(id)
+	}
+	for i := range min(max(rc.DataParallelSize, 1), maxRanks) {
+		at := kvindex.Worker{ID: id, Rank: rc.DataParallelStartRank + i}
+		k := p.ranks[at]
+		if k == nil {
+			k = &rank{at: at, cacheSlot: -1, activeSlot: -1}
+			p.ranks[at] = k
+		}
+		m.ranks = append(m.ranks, k)
+	}
+	return m
+}
+
+// bury forgets a rank that is gone and has nothing to do. The caller holds mu.
+func (p *pool) bury(k *rank) {
+	if k.gone && len(k.requests) == 0 && p.ranks[k.at] == k {
+		p.active.RemoveRank(k.at)
+		delete(p.ranks, k.at)
+	}
+}
+
+// muted reports whether a worker's events are of no use.
+func (p *pool) muted(id uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(p.workers, id, func(m member, id uint64) int {
+		switch {
+		case m.id < id:
+			return -1
+		case m.id > id:
+			return 1
+		}
+		return 0
+	})
+	return ok && p.workers[i].muted
+}
+
+// here reports whether a worker is in the pool.
+func (p *pool) here(w kvindex.Worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.ranks[w]
+	return k != nil && !k.gone
+}
+
+// look brings the ranks' slots in line with views. The caller holds mu.
+func (p *pool) look(v views) {
+	if p.views == v {
+		return
+	}
+	p.views = v
+	for i := range p.workers {
+		for _, k := range p.workers[i].ranks {
+			k.cacheSlot, k.activeSlot = slot(v.cache, k.at), slot(v.active, k.at)
+		}
+	}
+}
+
+// slot is -1 for a worker that isn't in the view.
+func slot(v *kvindex.View, w kvindex.Worker) int {
+	if s, ok := v.Slot(w); ok {
+		return s
+	}
+	return -1
+}
+
+// seconds is for observers.
+func seconds(since time.Time) float64 { return time.Since(since).Seconds() }
