@@ -53,8 +53,8 @@ func realModel(t *testing.T) *catalog.Set {
 // TestBigPromptsLeaveOthersAlone: while long prompts are tokenised, the sign of life comes at once and short requests
 // wait no longer than for the piece of work ahead of them.
 func TestBigPromptsLeaveOthersAlone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: megabytes of prompts")
+	if testing.Short() || raceEnabled {
+		t.Skip("megabytes of prompts: short runs leave them out, and the race detector makes them slow")
 	}
 	address := serve(t, realModel(t))
 	big := `{"model":"m","prompt":"` + strings.Repeat("All work and no play makes Jack a dull boy. ", 50_000) + `"}`
@@ -80,8 +80,8 @@ func TestBigPromptsLeaveOthersAlone(t *testing.T) {
 	stop()
 	crowd.Wait()
 	slices.Sort(alive)
-	// Two cores are shared with whatever else runs; what the test is after took half a minute where it was reported.
-	if p90 := alive[len(alive)*9/10]; p90 > 250*time.Millisecond {
+	// The cores are shared with whatever else runs; what the test is after took half a minute where it was reported.
+	if p90 := alive[len(alive)*9/10]; p90 > time.Second {
 		t.Errorf("the sign of life took %v at the 90th percentile of %d", p90, len(alive))
 	}
 	if n := runtime.NumGoroutine(); n > 200 {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package fieldreports_test
+
+const raceEnabled = false
