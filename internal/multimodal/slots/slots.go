@@ -82,6 +82,7 @@ type Slot struct {
 	mem        []byte // the whole class
 	size       int    // of it in use
 	deregister func() error
+	freed      time.Time // when it was returned last
 	state      state
 }
 
@@ -275,6 +276,7 @@ func (p *Pool) returnLocked(s *Slot) {
 		return
 	}
 	c := len(s.mem)
+	s.freed = time.Now()
 	p.free[c] = append(p.free[c], s)
 }
 
@@ -310,19 +312,24 @@ func (p *Pool) retireLocked(s *Slot) error {
 	return err
 }
 
-// Trim retires the free slots, so that a quiet server's memory goes back to the system.
-func (p *Pool) Trim() {
+// Trim retires the slots that have been free for some time, so that a quiet server's memory goes back to the system.
+func (p *Pool) Trim(idle time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.trimLocked()
+	p.trimLocked(time.Now().Add(-idle))
 }
 
-func (p *Pool) trimLocked() {
+// trimLocked retires the slots that were returned before a time.
+func (p *Pool) trimLocked(before time.Time) {
 	for c, list := range p.free {
-		for _, s := range list {
-			_ = p.retireLocked(s) // logged
+		// In the order they were returned.
+		for len(list) > 0 && !list[0].freed.After(before) {
+			_ = p.retireLocked(list[0]) // logged
+			list = list[1:]
 		}
-		delete(p.free, c)
+		if p.free[c] = list; len(list) == 0 {
+			delete(p.free, c)
+		}
 	}
 }
 
@@ -349,6 +356,6 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.trimLocked()
+	p.trimLocked(time.Now())
 	p.wakeLocked()
 }

@@ -95,7 +95,11 @@ func TestReuse(t *testing.T) {
 		t.Error(diff)
 	}
 	again[0].Return()
-	p.Trim()
+	p.Trim(time.Minute)
+	if st := p.Stats(); st.Free != 3 {
+		t.Errorf("slots that were just used are trimmed: %+v", st)
+	}
+	p.Trim(0)
 	if diff := cmp.Diff(slots.Stats{}, p.Stats()); diff != "" {
 		t.Error(diff)
 	}
