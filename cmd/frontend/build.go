@@ -281,7 +281,7 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	}
 	// From here on the tokenizer is open: every way out closes it or hands it on.
 	text := &catalog.Text{Tokenizer: tok, EOS: files.EOS, Close: tok.Close}
-	text.Images = a.imageProcessor(rec, files, tok)
+	text.Images, text.Pixels = a.imageProcessor(rec, files, tok), a.imageDecoder(rec)
 	text.ToolParser, text.ReasoningParser = a.parsers(&rec.Card, files, log)
 	// A base model: completions only.
 	if files.TemplateDefault == "" && files.TemplateToolUse == "" {
@@ -443,6 +443,7 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 		Pipeline: pipeline.New(pipeline.Options{
 			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"), Answers: msgparse.Plan,
 			Courier:   images,
+			Routing:   a.cfg.Router.Mode == "kv",
 			Gate:      a.entrance,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,

@@ -46,7 +46,7 @@ func (a *app) startImages() (multimodal.Courier, error) {
 		libraries = nixl.Find(c.Python)
 	}
 	t := transfer.New(transfer.Options{
-		NIXL: c.Transfer != "shm", Libraries: libraries, ProgressDelay: c.ProgressDelay(),
+		NIXL: c.Transfer != "shm" || c.Way == "pixels", Libraries: libraries, ProgressDelay: c.ProgressDelay(),
 		PoolBytes: c.PoolBytes, Wait: c.PoolWait, Cleanup: cleanup, Registerer: a.registry, Log: log,
 	})
 	// Notifications end after the requests and before what they are about.
@@ -54,22 +54,36 @@ func (a *app) startImages() (multimodal.Courier, error) {
 	a.run("images", t.Run)
 	a.images = decode.New(decode.Options{Workers: c.Workers, MaxPixels: c.MaxPixels, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.images.Close() })
-	return courier.New(courier.Options{
-		Fetcher: fetcher,
-		Open: func(ctx context.Context, sizes []int) (courier.Batch, error) {
-			b, err := t.Open(ctx, sizes)
-			if err != nil {
-				return nil, err // not a nil batch in an interface
-			}
-			return b, nil
-		},
-		Registerer: a.registry, Log: log,
-	}), nil
+	opts := courier.Options{Fetcher: fetcher, Open: opener(t.Open), Registerer: a.registry, Log: log}
+	if t.NIXL() {
+		opts.OpenPixels = opener(t.OpenNIXL)
+	}
+	return courier.New(opts), nil
+}
+
+// opener turns batches into the courier's, and no batch into none.
+func opener(open func(context.Context, []int) (*transfer.Batch, error)) func(context.Context, []int) (courier.Batch, error) {
+	return func(ctx context.Context, sizes []int) (courier.Batch, error) {
+		b, err := open(ctx, sizes)
+		if err != nil {
+			return nil, err // not a nil batch in an interface
+		}
+		return b, nil
+	}
+}
+
+// imageDecoder returns what decodes a model's images; nil when its workers don't take pixels or aren't to get them.
+func (a *app) imageDecoder(rec *worker.ModelRecord) multimodal.Decoder {
+	if a.images == nil || a.cfg.Images.Way != "pixels" || len(rec.Card.MediaDecoder) == 0 {
+		return nil
+	}
+	a.target("images").Info("the images of a model are decoded here", "model", rec.Card.DisplayName)
+	return a.images
 }
 
 // imageProcessor returns what makes a model's images; nil when they travel by URL. Why is told once, here.
 func (a *app) imageProcessor(rec *worker.ModelRecord, files *modelcard.Files, tok prepost.Tokenizer) multimodal.Processor {
-	if a.images == nil || len(files.Preprocessor)+len(files.Processor) == 0 {
+	if a.images == nil || a.cfg.Images.Way != "kwargs" || len(files.Preprocessor)+len(files.Processor) == 0 {
 		return nil // a model without a processor takes no images, most likely
 	}
 	c, name, log := &a.cfg.Images, rec.Card.DisplayName, a.target("images")

@@ -41,6 +41,8 @@ type Set struct {
 
 	// Images is what the model's workers take images as; nil: they fetch and process them themselves.
 	Images multimodal.Processor
+	// Pixels decodes images for workers that take them decoded; nil: they don't. Images goes before it.
+	Pixels multimodal.Decoder
 
 	// How answers to chats are taken apart; empty: they aren't.
 	ToolParser, ReasoningParser string
@@ -68,7 +70,8 @@ type Text struct {
 	Tokenizer prepost.Tokenizer // never nil
 	EOS       []prepost.TokenID
 
-	Images multimodal.Processor // nil: images are the workers' part
+	Images multimodal.Processor // nil: images are the workers' part, or all of them but decoding is
+	Pixels multimodal.Decoder   // nil: decoding is, too
 
 	// Names of the parsers of the model's answers, however they were found out; empty: none.
 	ToolParser, ReasoningParser string

@@ -51,7 +51,7 @@ func newSet(s Set, t *text) *Set {
 		return set
 	}
 	set.Renderer, set.Tokenizer, set.EOS = t.Renderer, t.Tokenizer, t.EOS
-	set.Images = t.Images
+	set.Images, set.Pixels = t.Images, t.Pixels
 	set.ToolParser, set.ReasoningParser = t.ToolParser, t.ReasoningParser
 	// Counted before the cleanup exists, so that the count can't reach zero early.
 	t.sets.Add(1)

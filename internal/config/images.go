@@ -8,7 +8,7 @@ import (
 
 // Images is how images get from clients to workers.
 type Images struct {
-	Way       string // url, kwargs
+	Way       string // url, kwargs, pixels
 	Workers   int    // images decoded at a time; 0: as many as there are processors
 	MaxPixels int    // of one image
 
@@ -59,8 +59,9 @@ func (m *Images) CleanupAfter() (d time.Duration, ok bool) {
 // addImages lists how images get to workers.
 func (t *table) addImages(m *Images) {
 	t.group = "Images"
-	t.add("mm-way", "PORTICO_MM_WAY", choice(&m.Way, "url", "url", "kwargs"),
-		"How images reach workers: as URLs, or fetched and processed here for workers that take tensors (vLLM's).")
+	t.add("mm-way", "PORTICO_MM_WAY", choice(&m.Way, "url", "url", "kwargs", "pixels"),
+		"How images reach workers: as URLs; fetched and processed here, for workers that take tensors (vLLM's); or fetched and "+
+			"decoded here and sent over NIXL, for workers whose card asks for that.")
 	t.add("mm-engine-version", "PORTICO_MM_ENGINE_VERSION", pairs(&m.Engine),
 		"Version of vLLM by model, such as *=0.31.0: it decides the form of tensors.")
 	t.add("mm-image-backend", "PORTICO_MM_IMAGE_BACKEND", pairs(&m.Backend),

@@ -8,8 +8,8 @@ import (
 // Request is the images of one request, on their way to a worker.
 type Request struct {
 	Model     string    // as the client named it, for logs
-	Processor Processor // nil: the model's is not known
-	Decoder   Decoder   // of the way by pixels; nil: that way is not open
+	Processor Processor // nil: the model's is not known, or its workers don't take what it makes
+	Decoder   Decoder   // without Processor: for workers that take pixels; nil: they don't
 	Sources   []Source  // all of the request's, in the order of the prompt; images alone
 	Tokens    []uint32  // the prompt, with a placeholder for each image; only read
 	Routing   bool      // whoever routes looks at images, too

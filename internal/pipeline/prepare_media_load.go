@@ -11,11 +11,11 @@ import (
 	"github.com/portico-llm/portico/internal/multimodal"
 )
 
-// images returns the sources of a request's images when they are to be processed here; empty: the worker does it all,
-// from the URLs. Processing here is for images alone, as the model's processor makes them without further settings.
+// images returns the sources of a request's images when they are to be processed or decoded here; empty: the worker does
+// it all, from the URLs. Processing here is for images alone, as the model's processor makes them without further settings.
 func (p *Pipeline) images(set *catalog.Set, req *openai.ChatRequest) []multimodal.Source {
 	media := req.Conversation.Media
-	if p.courier == nil || set.Images == nil || len(media) == 0 || len(req.MMProcessorKwargs) > 0 {
+	if p.courier == nil || (set.Images == nil && set.Pixels == nil) || len(media) == 0 || len(req.MMProcessorKwargs) > 0 {
 		return nil
 	}
 	// Workers that share the work take no items, only URLs.
@@ -56,7 +56,7 @@ func (p *Pipeline) loadMedia(ctx context.Context, req *Prepared) error {
 	defer span.End()
 	q := req.Requests[0]
 	load, err := p.courier.Load(ctx, &multimodal.Request{
-		Model: req.Model, Processor: req.Set.Images, Sources: req.Images, Tokens: q.TokenIDs, Routing: p.mmRouting,
+		Model: req.Model, Processor: req.Set.Images, Decoder: req.Set.Pixels, Sources: req.Images, Tokens: q.TokenIDs, Routing: p.mmRouting,
 	})
 	if err != nil {
 		endWith(span, err)

@@ -46,6 +46,9 @@ func (p *porter) Close()  { p.closed++ }
 // known is a processor that nobody asks anything of.
 type known struct{ multimodal.Processor }
 
+// knownDecoder is the same of a decoder.
+type knownDecoder struct{ multimodal.Decoder }
+
 // nobody is a dispatcher that finds no worker to send anything to.
 type nobody struct{}
 
@@ -215,6 +218,7 @@ func TestImages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		parts, members string
 		plain          bool // no processor is known
+		pixels, shares bool
 		want           int
 	}{
 		"images":             {parts: image + "," + image, want: 2},
@@ -222,12 +226,20 @@ func TestImages(t *testing.T) {
 		"mixed":              {parts: image + `,{"type":"video_url","video_url":{"url":"v"}}`},
 		"no processor":       {parts: image, plain: true},
 		"processor settings": {parts: image, members: `"mm_processor_kwargs":{"max_pixels":1},`},
+		"pixels":             {parts: image, plain: true, pixels: true, want: 1},
+		"workers that share": {parts: image, shares: true},
 		"the client's ids":   {parts: image, members: `"nvext":{"token_data":[1,2]},`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := testkit.ByteModel("m")
 			if set.Renderer = (&echoModel{}); !tc.plain {
 				set.Images = known{}
+			}
+			if tc.pixels {
+				set.Pixels = knownDecoder{}
+			}
+			if tc.shares {
+				set.Card.Needs = [][]string{{"prefill"}}
 			}
 			body := `{"model":"m",` + tc.members + `"messages":[{"role":"user","content":[` + tc.parts + `]}]}`
 			if got := pictureFor(t, pipeline.New(pipeline.Options{Courier: &porter{}}), set, body).Images; len(got) != tc.want {

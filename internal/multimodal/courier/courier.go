@@ -38,6 +38,9 @@ type Batch interface {
 	Bytes(i int) []byte
 	// Kwargs says what a worker is told of processed items: a field of extra_args.
 	Kwargs(modality string, lengths []int, hashes []string) (field string, value json.RawMessage, err error)
+	// Pixels says what a worker is told of image i, which has been decoded into its memory: an element of
+	// multi_modal_data.
+	Pixels(i int, p *multimodal.Pixels) (json.RawMessage, error)
 }
 
 // Options configure a Courier. Fetcher and Open are required.
@@ -45,6 +48,8 @@ type Options struct {
 	Fetcher Fetcher
 	// Open takes memory for images of these sizes. Its failure leaves the images to travel by URL.
 	Open func(ctx context.Context, sizes []int) (Batch, error)
+	// OpenPixels is Open for decoded images, which go one way alone; nil: they don't.
+	OpenPixels func(ctx context.Context, sizes []int) (Batch, error)
 
 	MaxPixels  int64                 // of all images of a request together; 0 is 715,827,880: four of the largest
 	Parallel   int                   // images of one request processed at once; 0 is 4
@@ -78,13 +83,23 @@ func New(opts Options) *Courier {
 
 // Load implements multimodal.Courier.
 func (c *Courier) Load(ctx context.Context, r *multimodal.Request) (*multimodal.Load, error) {
-	if r.Processor == nil || len(r.Sources) == 0 {
+	if len(r.Sources) == 0 {
+		return nil, nil
+	}
+	var bring func(context.Context, *multimodal.Request) (*multimodal.Load, error)
+	way := multimodal.ByKwargs
+	switch {
+	case r.Processor != nil:
+		bring = c.kwargs
+	case r.Decoder != nil && c.opts.OpenPixels != nil:
+		bring, way = c.pixels, multimodal.ByPixels
+	default:
 		return nil, nil
 	}
 	begin := time.Now()
-	load, err := c.kwargs(ctx, r)
+	load, err := bring(ctx, r)
 	if err == nil {
-		c.metrics.done("kwargs", begin)
+		c.metrics.done(string(way), begin)
 		return load, nil
 	}
 	// What the client did wrong it can mend, and what it no longer waits for needs no other way.
@@ -134,8 +149,7 @@ func (c *Courier) plan(p multimodal.Processor, files []multimodal.File) ([]*mult
 			return nil, nil, err
 		}
 		if left -= int64(header.Width) * int64(header.Height); left < 0 {
-			return nil, nil, fault.Bad(file.Path, "`%s` brings the request's images over %d pixels", file.Path, c.opts.MaxPixels).
-				WithCode("invalid_image_url")
+			return nil, nil, c.tooMany(file.Path)
 		}
 		if plans[i], err = p.Plan(header); err != nil {
 			return nil, nil, err
@@ -143,6 +157,12 @@ func (c *Courier) plan(p multimodal.Processor, files []multimodal.File) ([]*mult
 		sizes[i] = plans[i].Size
 	}
 	return plans, sizes, nil
+}
+
+// tooMany refuses the image at which a request has too many pixels.
+func (c *Courier) tooMany(path string) error {
+	return fault.Bad(path, "`%s` brings the request's images over %d pixels", path, c.opts.MaxPixels).
+		WithCode("invalid_image_url")
 }
 
 // fill has the images written into the batch and says what the worker is told.
@@ -182,26 +202,36 @@ func (c *Courier) fill(ctx context.Context, r *multimodal.Request, files []multi
 	return load, nil
 }
 
-// process has each image written to its memory, a few at a time. It returns when nothing writes any more.
+// process has each image written to its memory. It returns when nothing writes any more.
 func (c *Courier) process(ctx context.Context, p multimodal.Processor, files []multimodal.File, plans []*multimodal.Plan,
 	batch Batch) ([]*multimodal.Item, error) {
-	items, errs := make([]*multimodal.Item, len(files)), make([]error, len(files))
+	items := make([]*multimodal.Item, len(files))
+	err := c.each(ctx, len(files), func(ctx context.Context, i int) (err error) {
+		items[i], err = one(ctx, p, files[i], plans[i], batch.Bytes(i))
+		return err
+	})
+	return items, err
+}
+
+// each calls f for each of n images, a few at a time, and returns the first failure, which ends the others. It returns
+// when none of them runs any more.
+func (c *Courier) each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	group := lifecycle.New(ctx)
 	places := make(chan struct{}, c.opts.Parallel) // an image that is processed holds one
 	var ended sync.Once
 	var first error
-	for i := range files {
+	for i := range n {
 		places <- struct{}{} // those before it end, if only by the context
 		group.Go("image "+strconv.Itoa(i), func(ctx context.Context) error {
 			defer func() { <-places }()
 			if ctx.Err() != nil {
 				return nil // another one failed, which says enough
 			}
-			items[i], errs[i] = one(ctx, p, files[i], plans[i], batch.Bytes(i))
-			if errs[i] != nil {
-				ended.Do(func() { first = errs[i] })
+			err := f(ctx, i)
+			if err != nil {
+				ended.Do(func() { first = err })
 			}
-			return errs[i]
+			return err
 		})
 	}
 	err := group.Wait() // of a panic, too
@@ -209,9 +239,9 @@ func (c *Courier) process(ctx context.Context, p multimodal.Processor, files []m
 		err = first
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	return items, err
+	return err
 }
 
 // one processes one image into dst.

@@ -110,6 +110,67 @@ func (b *batch) Kwargs(modality string, lengths []int, hashes []string) (string,
 	return "mm_kwargs_test", v, errors.Join(err, b.err)
 }
 
+func (b *batch) Pixels(i int, p *multimodal.Pixels) (json.RawMessage, error) {
+	v, err := json.Marshal(map[string]any{"pixels": string(p.Data), "image": i})
+	return v, errors.Join(err, b.err)
+}
+
+// decoder makes pixels of a file's text: three bytes, each pixel.
+type decoder struct{ err error }
+
+func (d decoder) Header(f multimodal.File) (multimodal.Header, error) {
+	return multimodal.Header{Width: len(f.Data) / 3, Height: 1}, d.err
+}
+
+func (d decoder) Decode(_ context.Context, f multimodal.File, dst []byte) (*multimodal.Pixels, error) {
+	if string(f.Data) == "bad" {
+		return nil, fault.Bad(f.Path, "broken")
+	}
+	n := copy(dst, bytes.ToUpper(f.Data))
+	return &multimodal.Pixels{Header: multimodal.Header{Width: n / 3, Height: 1}, Data: dst[:n]}, nil
+}
+
+// TestPixels: workers that take pixels are told of them in place of URLs.
+func TestPixels(t *testing.T) {
+	c, b := newCourier(courier.Options{})
+	r := request(nil, []uint32{0, 0}, "abcdef", "xyz")
+	r.Decoder = decoder{}
+	if load, err := c.Load(t.Context(), r); load != nil || err != nil {
+		t.Errorf("without a way for pixels: got %+v, %v", load, err)
+	}
+	b = &batch{}
+	opts := courier.Options{MaxPixels: 3, OpenPixels: func(_ context.Context, sizes []int) (courier.Batch, error) {
+		for _, n := range sizes {
+			b.mem = append(b.mem, make([]byte, n))
+		}
+		return b, nil
+	}}
+	c, _ = newCourier(opts)
+	load, err := c.Load(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"image_url":[{"Decoded":{"image":0,"pixels":"ABCDEF"}},{"Decoded":{"image":1,"pixels":"XYZ"}}]}`
+	if string(load.Data) != want || len(load.Args) != 0 || load.Held != multimodal.Held(b) || b.closed != 0 {
+		t.Errorf("got %s, %+v", load.Data, load)
+	}
+	for name, urls := range map[string][]string{"broken": {"abc", "bad"}, "over 3 pixels": {"abcdef", "ghijkl"}} {
+		b = &batch{}
+		r := request(nil, []uint32{0, 0}, urls...)
+		r.Decoder = decoder{}
+		if load, err := c.Load(t.Context(), r); load != nil || fault.KindOf(err) != fault.BadRequest || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %+v, %v", name, load, err)
+		}
+		if b.closed != min(len(b.mem), 1) {
+			t.Errorf("%s: closed %d times", name, b.closed)
+		}
+	}
+	b = &batch{err: errors.New("no")}
+	if load, err := c.Load(t.Context(), r); load != nil || err != nil || b.closed != 1 {
+		t.Errorf("not describable: got %+v, %v, closed %d times", load, err, b.closed)
+	}
+}
+
 // newCourier returns a Courier and the batch that it will open.
 func newCourier(opts courier.Options) (*courier.Courier, *batch) {
 	b := &batch{}

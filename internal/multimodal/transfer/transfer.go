@@ -37,6 +37,7 @@ type Options struct {
 
 	ShmDir     string                // empty: /dev/shm
 	Stale      time.Duration         // age from which segments of dead processes are taken away; 0 is 10 min
+	Idle       time.Duration         // after which slots that nobody needs go back to the system; 0 is 5 min
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
 }
@@ -45,6 +46,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Cleanup = cmp.Or(o.Cleanup, time.Minute)
 	o.Stale = cmp.Or(o.Stale, 10*time.Minute)
+	o.Idle = cmp.Or(o.Idle, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -108,9 +110,24 @@ func (t *Transfer) Run(ctx context.Context) error {
 	g := lifecycle.New(ctx)
 	if t.agent != nil {
 		g.Go("nixl", t.agent.Run)
+		g.Go("trim", t.trim)
 	}
 	g.Go("sweep", t.sweep)
 	return g.Wait()
+}
+
+// trim gives idle slots back now and then.
+func (t *Transfer) trim(ctx context.Context) error {
+	tick := time.NewTicker(max(t.opts.Idle/2, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			t.slots.Trim(t.opts.Idle)
+		}
+	}
 }
 
 // sweep looks for stale segments now and then.
@@ -165,25 +182,26 @@ func (t *Transfer) NIXL() bool { return t.agent != nil }
 // Open takes memory for the images of one request, one piece for each size: from the slots, or in shared memory when
 // there is no NIXL or its slots stay full. Every batch has to be closed. ErrNone: there is no room anywhere.
 func (t *Transfer) Open(ctx context.Context, sizes []int) (*Batch, error) {
-	b := &Batch{t: t}
-	var full error
-	if t.agent != nil {
-		taken, err := t.slots.Take(ctx, sizes)
-		if err == nil {
-			b.slots = taken
-			b.ops = make([]*nixl.Op, len(taken))
-			return b, nil
-		}
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		full = err
+	b, full := t.OpenNIXL(ctx, sizes)
+	if full == nil || ctx.Err() != nil {
+		return b, full
 	}
 	segments, err := t.segments.Create(sizes)
 	if err != nil {
 		t.metrics.refused.Inc()
 		return nil, fmt.Errorf("%w: %w", ErrNone, errors.Join(full, err))
 	}
-	b.segments = segments
-	return b, nil
+	return &Batch{t: t, segments: segments}, nil
+}
+
+// OpenNIXL is Open for what goes over NIXL alone.
+func (t *Transfer) OpenNIXL(ctx context.Context, sizes []int) (*Batch, error) {
+	if t.agent == nil {
+		return nil, fmt.Errorf("%w: there is no NIXL", ErrNone)
+	}
+	taken, err := t.slots.Take(ctx, sizes)
+	if err != nil {
+		return nil, err
+	}
+	return &Batch{t: t, slots: taken, ops: make([]*nixl.Op, len(taken))}, nil
 }

@@ -170,6 +170,7 @@ func (r *reader) stop(grace time.Duration) {
 type order struct {
 	ID     int                        `json:"id"`
 	Args   map[string]json.RawMessage `json:"extra_args"`
+	Image  json.RawMessage            `json:"decoded,omitempty"`
 	After  float64                    `json:"after,omitempty"`
 	Beside bool                       `json:"beside,omitempty"`
 	Plain  bool                       `json:"plain,omitempty"`

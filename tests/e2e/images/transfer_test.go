@@ -1,6 +1,9 @@
 package images_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/multimodal/transfer"
 )
 
@@ -163,5 +167,35 @@ func TestKilledReader(t *testing.T) {
 			s.Close()
 		}
 		eventually(t, 5*time.Second, "all slots are free or given up", func() bool { return tr.Stats().Slots.Taken == 0 })
+	})
+}
+
+// TestPixels: Dynamo's reader of decoded images gets the pixels, and memory whose reader can't be heard is not used again.
+func TestPixels(t *testing.T) {
+	transports(t, func(t *testing.T, env string) {
+		tr := newTransfer(t, transfer.Options{NIXL: true, Cleanup: 100 * time.Millisecond})
+		r := newReader(t, env)
+		random := rand.NewChaCha8([32]byte{5})
+		for i, size := range [][2]int{{640, 480}, {1, 1}, {33, 77}} {
+			width, height := size[0], size[1]
+			b, err := tr.OpenNIXL(t.Context(), []int{width * height * 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = random.Read(b.Bytes(0))
+			sum := sha256.Sum256(append(fmt.Appendf(nil, "(%d, %d, 3)", height, width), b.Bytes(0)...))
+			b.Told()
+			image, err := b.Pixels(0, &multimodal.Pixels{
+				Header: multimodal.Header{Format: multimodal.PNG, Width: width, Height: height}, Data: b.Bytes(0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := r.wait(r.send(order{Image: image}), 60*time.Second)
+			if a.Error != "" || !cmp.Equal(a.Sums, []string{hex.EncodeToString(sum[:])}) {
+				t.Fatalf("image %d: got %+v, want %x", i, a, sum)
+			}
+			b.Close()
+			eventually(t, 5*time.Second, "the slot is given up", func() bool { return tr.Stats().Slots.Bytes == 0 })
+		}
 	})
 }

@@ -2,7 +2,7 @@
 
 Takes one JSON object a line on standard input and answers each with one on file descriptor 3 (NIXL logs to standard
 output). A line holds the extra_args of a request; it may ask to be read late ("after", seconds), at the same time as
-the lines that follow ("beside"), or by the bare connector ("plain").
+the lines that follow ("beside"), or by the bare connector ("plain"). A line may hold a decoded image instead ("decoded").
 """
 
 import asyncio
@@ -51,10 +51,13 @@ def receivers():
 
     runtime.run_async = run_async
     sys.modules[runtime.__name__] = runtime
-    return load("mm_kwargs_transfer", os.path.join(common, "multimodal", "mm_kwargs_transfer.py"))
+    return (
+        load("mm_kwargs_transfer", os.path.join(common, "multimodal", "mm_kwargs_transfer.py")),
+        load("media_nixl", os.path.join(common, "utils", "media_nixl.py")),
+    )
 
 
-transfer = receivers()
+transfer, media = receivers()
 connector = nixl_connect.Connector()
 nixl_receiver = None
 
@@ -75,6 +78,12 @@ async def plain(request):
     return [buffer.tobytes()]
 
 
+async def pixels(image):
+    """A decoded image, whose completion the frontend never hears of."""
+    array = await media.read_decoded_media_via_nixl(connector, image)
+    return [str(array.shape).encode() + array.tobytes()]
+
+
 async def read(args):
     global nixl_receiver
     if "mm_kwargs_nixl" in args:
@@ -92,7 +101,9 @@ async def read(args):
 async def handle(line):
     try:
         await asyncio.sleep(line.get("after", 0))
-        if line.get("plain"):
+        if "decoded" in line:
+            work = pixels(line["decoded"])
+        elif line.get("plain"):
             work = plain(line["extra_args"]["mm_kwargs_nixl"]["tensor_specs"][0]["serialized_request"])
         else:
             work = read(line["extra_args"])
