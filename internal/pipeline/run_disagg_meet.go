@@ -76,12 +76,12 @@ func (m *meeting) follow(p *Pipeline, s *sharing, begin time.Time) {
 			err = &prefillLost{m.leg.stream.Instance(), err}
 		}
 		m.failure = err
-		if m.state.CompareAndSwap(meetingOpen, meetingParted) {
+		before := m.state.CompareAndSwap(meetingOpen, meetingParted)
+		if before {
 			m.cancel(err)
-			return
 		}
-		p.log.Info("prefill worker failed after it had handed over", "request_id", s.req.Meta.RequestID,
-			"worker", m.leg.stream.Instance().Hex(), "error", err)
+		p.log.Warn("prefill worker failed", "request_id", s.req.Meta.RequestID, "worker", m.leg.stream.Instance().Hex(),
+			"handed_over", !before, "error", err)
 	}()
 	err = m.leg.await(p)
 	p.prefills.took.Observe(time.Since(begin).Seconds())
