@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -40,11 +41,12 @@ type move struct {
 
 	overlong prometheus.Counter // requests that became too long to move; nil without a bound
 
-	begun     bool     // an output or an annotation has been passed on
-	generated []uint32 // the answer so far
-	excluded  []uint64 // instances that failed this request
-	refused   int      // instances that the last Dispatch tried in vain
-	full      bool     // all failures so far came of workers at capacity
+	begun     bool            // an output or an annotation has been passed on
+	generated []uint32        // the answer so far
+	link      json.RawMessage // the current worker's trace and span, if it has told them
+	excluded  []uint64        // instances that failed this request
+	refused   int             // instances that the last Dispatch tried in vain
+	full      bool            // all failures so far came of workers at capacity
 }
 
 // newMove returns what is needed to move a request about to be dispatched with call, or nil when it is not to be moved.
@@ -162,6 +164,9 @@ func (m *move) note(o *worker.Output) {
 	if m.stays != "" {
 		return
 	}
+	if len(o.TraceLink) > 0 {
+		m.link = traceLink(o.TraceLink)
+	}
 	if m.generated == nil {
 		m.generated = make([]uint32, 0, 64)
 	}
@@ -170,6 +175,25 @@ func (m *move) note(o *worker.Output) {
 		m.stays = "it has become too long"
 		m.overlong.Inc()
 	}
+}
+
+// traceLink returns a copy of a worker's trace and span, nil unless it is well formed: the next worker is to hang its own
+// from there.
+func traceLink(raw json.RawMessage) json.RawMessage {
+	var link struct {
+		Trace string `json:"trace_id"`
+		Span  string `json:"span_id"`
+	}
+	if json.Unmarshal(raw, &link) != nil {
+		return nil
+	}
+	if _, err := trace.TraceIDFromHex(link.Trace); err != nil {
+		return nil
+	}
+	if _, err := trace.SpanIDFromHex(link.Span); err != nil {
+		return nil
+	}
+	return fmt.Appendf(nil, `{"trace_id":%q,"span_id":%q}`, link.Trace, link.Span)
 }
 
 // begin tells that the client is about to see something of the answer.
@@ -223,6 +247,7 @@ func (m *move) next() *router.Call {
 	if m.begun { // what comes ahead of an answer has come
 		q.Annotations, q.Output.PromptLogprobs = []string{}, nil
 	}
+	q.MigrationLink, m.link = m.link, nil // each worker follows the one before it
 	if n := len(m.generated); n > 0 {
 		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
 		q.Stop.MaxTokens, q.Stop.MinTokens = less(q.Stop.MaxTokens, n), less(q.Stop.MinTokens, n)

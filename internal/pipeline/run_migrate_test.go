@@ -360,3 +360,28 @@ func BenchmarkMigratable(b *testing.B) {
 		})
 	}
 }
+
+// TestMigrateLink hands the trace of the lost worker's part to the next, once, and nothing that isn't one.
+func TestMigrateLink(t *testing.T) {
+	const good = `{"trace_id":"0af7651916cd43dd8448eb211c80319c","span_id":"b7ad6b7169203331"}`
+	for name, tc := range map[string]struct{ said, want string }{
+		"a link":   {`{"span_id":"b7ad6b7169203331","trace_id":"0af7651916cd43dd8448eb211c80319c","more":1}`, good},
+		"none":     {`null`, ""},
+		"no trace": {`{"span_id":"b7ad6b7169203331"}`, ""},
+		"all zero": {`{"trace_id":"00000000000000000000000000000000","span_id":"b7ad6b7169203331"}`, ""},
+		"nonsense": {`"x"`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := relay(`[{"token_ids":[65],"worker_trace_link":`+tc.said+`},{"token_ids":[66]},{"_lost":true}]`,
+				`[{"token_ids":[67]},{"_lost":true}]`, `[{"token_ids":[68],"finish_reason":"stop"}]`)
+			if err := movable(d, pipeline.Migration{Limit: 3}, nil).Run(t.Context(), prepared(1, "P"), &record{}); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []string{"", tc.want, ""} {
+				if got := string(sent(t, d.Calls()[i]).MigrationLink); got != want {
+					t.Errorf("worker %d is told %q, want %q", i, got, want)
+				}
+			}
+		})
+	}
+}
