@@ -11,6 +11,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= 2
 PORT ?= 8000
 FUZZTIME ?= 20s
+CHAOS ?= 5m
 TOOLS := .build/tools
 
 # The rules of the source and the tests with real peers, clients and agents run in steps of their own.
@@ -111,6 +112,11 @@ e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; t
 .PHONY: bench-mm
 bench-mm: build peers ## Images: what handing them to workers costs, and what stays of those that nobody reads
 	@go run ./tests/bench/transfer $(ARGS)
+
+.PHONY: chaos
+chaos: build peers ## Kill, freeze and restart everything under 200 streams for CHAOS (5m); make e2e does so for half a minute
+	$(call step,chaos)
+	@PORTICO_CHAOS=$(CHAOS) go test -count=1 -v -timeout 30m ./tests/e2e/chaos
 
 .PHONY: bench
 bench: build peers ## Dynamo's frontend and this one against the same mocker, interleaved; prints the ratios
