@@ -155,7 +155,7 @@ func TestPrefillWorkerKilledWhileItReads(t *testing.T) {
 				answer <- fold(res.Body)
 			}()
 			eventually(t, waitWorker, func() error {
-				if n := d.metric(t, `dynamo_frontend_stage_requests{phase="prefill",stage="dispatch"}`); n != 1 {
+				if n := d.series(t, `dynamo_frontend_stage_requests{phase="prefill",stage="dispatch"}`); n != 1 {
 					return fmt.Errorf("%v prompts being read", n)
 				}
 				return nil
@@ -173,15 +173,15 @@ func TestPrefillWorkerKilledWhileItReads(t *testing.T) {
 				t.Errorf("%+v", a)
 			}
 			checkUsage(t, a.usage, 20)
-			if n := d.metric(t, `portico_prefill_total{model="mock",outcome="lost"}`); n != 1 {
+			if n := d.series(t, `portico_prefill_total{model="mock",outcome="lost"}`); n != 1 {
 				t.Errorf("%v prompts lost", n)
 			}
 		})
 	}
 }
 
-// metric reads one series of the frontend's, 0 when it isn't there.
-func (d *deployment) metric(t *testing.T, series string) float64 {
+// series reads one series of the frontend's, 0 when it isn't there.
+func (d *deployment) series(t *testing.T, series string) float64 {
 	t.Helper()
 	_, b := d.client.get(t, "/metrics")
 	for line := range strings.Lines(string(b)) {
