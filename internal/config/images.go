@@ -89,7 +89,8 @@ func (t *table) addImages(m *Images) {
 	t.add("multimodal-loader-cache-gb", "DYN_MULTIMODAL_LOADER_CACHE_GB", number(&m.CacheGB, 0, 0, 1024),
 		"GiB of downloaded images kept for later requests, as long as their servers allow; 0 keeps none.")
 	t.add("mm-transfer", "DYNAMO_MM_TRANSFER", text(&m.Transfer, "shm"),
-		"How processed images are handed over: shm (shared memory), or nixl, which stands for any other word.")
+		"How processed images are handed over: shm (shared memory), or nixl, which stands for any other word. Its transports "+
+			"listen on all interfaces unless UCX_NET_DEVICES says otherwise.")
 	t.add("disable-nixl-mm", "DYNAMO_DISABLE_NIXL_MM", boolean(&m.NoTransfer, false),
 		"Hand nothing over: images travel as URLs.")
 	t.add("mm-pool-bytes", "PORTICO_MM_POOL_BYTES", integer(&m.PoolBytes, 1<<30, 1<<20, 1<<50),

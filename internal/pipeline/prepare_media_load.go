@@ -8,6 +8,7 @@ import (
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
+	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/multimodal"
 )
 
@@ -59,6 +60,9 @@ func (p *Pipeline) loadMedia(ctx context.Context, req *Prepared) error {
 		Model: req.Model, Processor: req.Set.Images, Decoder: req.Set.Pixels, Sources: req.Images, Tokens: q.TokenIDs, Routing: p.mmRouting,
 	})
 	if err != nil {
+		if ctx.Err() != nil && !isFault(err) {
+			err = fault.From(context.Cause(ctx))
+		}
 		endWith(span, err)
 		return err
 	}

@@ -143,11 +143,13 @@ func TestRunMediaEnds(t *testing.T) {
 		p      porter
 		script string
 		cancel bool
+		left   bool // before anything
 		want   fault.Kind
 		untold int
 		closed int
 	}{
 		"a bad image":         {p: porter{err: bad}, script: `[]`, want: fault.BadRequest},
+		"left while fetching": {p: porter{err: context.Canceled}, script: `[]`, left: true, want: fault.Cancelled},
 		"no worker":           {want: fault.Unavailable, untold: 1, closed: 1},
 		"none takes it":       {script: "!", want: fault.Unavailable, closed: 1},
 		"the worker dies":     {script: `[{"_lost":true}]`, want: fault.Unavailable, closed: 1},
@@ -165,6 +167,9 @@ func TestRunMediaEnds(t *testing.T) {
 			pipe, req := picture(t, p, d, pictureBody)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			if tc.left {
+				cancel()
+			}
 			sink := record{delta: func(*pipeline.Delta) error {
 				if tc.cancel {
 					cancel()
@@ -178,7 +183,10 @@ func TestRunMediaEnds(t *testing.T) {
 			if p.closed != tc.closed || p.untold != tc.untold {
 				t.Errorf("closed %d times, untold %d", p.closed, p.untold)
 			}
-			if tc.p.err != nil && (!errors.Is(err, bad) || sink.started != 0) {
+			if f, ok := errors.AsType[*fault.Error](err); err != nil && (!ok || f.Kind != tc.want) {
+				t.Errorf("got %v", err)
+			}
+			if tc.p.err == bad && (!errors.Is(err, bad) || sink.started != 0) {
 				t.Errorf("got %v after %d starts", err, sink.started)
 			}
 		})

@@ -235,6 +235,7 @@ func (c *Courier) each(ctx context.Context, n int, f func(ctx context.Context, i
 		})
 	}
 	err := group.Wait() // of a panic, too
+	_ = group.Stop()    // ends its context; nothing runs any more
 	if first != nil {
 		err = first
 	}

@@ -156,6 +156,7 @@ func (f *Fetcher) Fetch(ctx context.Context, sources []multimodal.Source) ([]mul
 		})
 	}
 	_ = group.Wait() // its error is one of errs, or a panic
+	_ = group.Stop() // ends its context; nothing runs any more
 	if err := verdict(ctx, errs); err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func New(opts Options) *Transfer {
 
 // newAgent opens the first library that can be opened, and starts an agent.
 func newAgent(o *Options) (*nixl.Agent, error) {
-	var errs []error
+	errs := []error{errors.New("no library can be opened")}
 	for _, path := range o.Libraries {
 		lib, err := nixl.Open(path)
 		if err != nil {

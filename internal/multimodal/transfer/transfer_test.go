@@ -123,6 +123,9 @@ func TestNoLibrary(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	b.Close()
+	if none := transfer.New(transfer.Options{NIXL: true, Log: slog.New(slog.DiscardHandler)}); none.NIXL() {
+		t.Error("NIXL without a library")
+	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "/none/libnixl_capi.so") {
 		t.Errorf("got %q", log.String())
 	}

@@ -3,7 +3,9 @@ package images_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/multimodal/transfer"
 )
@@ -198,4 +201,29 @@ func TestPixels(t *testing.T) {
 			eventually(t, 5*time.Second, "the slot is given up", func() bool { return tr.Stats().Slots.Bytes == 0 })
 		}
 	})
+}
+
+// TestShutdown: a process that ends gives up at once what still waits for its readers.
+func TestShutdown(t *testing.T) {
+	needNIXL(t)
+	for _, overNIXL := range []bool{true, false} {
+		tr := transfer.New(transfer.Options{
+			NIXL: overNIXL, Libraries: libraries(), Cleanup: time.Hour, Log: slog.New(slog.DiscardHandler)})
+		group := lifecycle.New(t.Context())
+		group.Go("transfer", tr.Run)
+		random := rand.NewChaCha8([32]byte{6})
+		for range 3 {
+			ship(t, tr, random, 1<<20, 1000).Close()
+		}
+		begin := time.Now()
+		if err := errors.Join(group.Stop(), tr.Close()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("the end took %v", took)
+		}
+		if st := tr.Stats(); st.Slots.Bytes != 0 || st.Slots.Taken != 0 || st.SegmentBytes != 0 {
+			t.Errorf("%+v stays", st)
+		}
+	}
 }
