@@ -35,6 +35,15 @@ func (t LoadThresholds) IsZero() bool {
 	return t.DecodeBlocks == nil && t.PrefillTokens == nil && t.PrefillFraction == nil
 }
 
+// String returns the thresholds as JSON, for logs.
+func (t LoadThresholds) String() string {
+	b, err := json.Marshal(t)
+	if err != nil { // a number that JSON doesn't have
+		return err.Error()
+	}
+	return string(b)
+}
+
 // Over returns t with those of other that are set in place of its own.
 func (t LoadThresholds) Over(other LoadThresholds) LoadThresholds {
 	if other.DecodeBlocks != nil {

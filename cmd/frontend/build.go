@@ -16,7 +16,6 @@ import (
 	"github.com/portico-llm/portico/api"
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/api/worker"
-	"github.com/portico-llm/portico/internal/admission"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/lifecycle"
@@ -40,6 +39,7 @@ import (
 	"github.com/portico-llm/portico/internal/router/plane/nats"
 	"github.com/portico-llm/portico/internal/router/plane/tcp"
 	"github.com/portico-llm/portico/internal/server"
+	"github.com/portico-llm/portico/internal/server/admin"
 	"github.com/portico-llm/portico/internal/server/responses"
 	"github.com/portico-llm/portico/internal/server/sse"
 )
@@ -57,8 +57,9 @@ type app struct {
 	records  *mem.Source          // with discovery backend mem; else nil
 	store    *discovery.Store     // what discovery knows
 	catalog  *catalog.Catalog     // what can be served
-	entrance *admission.Gate      // lets requests in before they are tokenised
 	server   *server.Server       // nil until everything else is there
+
+	overload // who is let in, and which workers get it
 
 	parts   *lifecycle.Group // what must not fail while the server runs; ends when one does
 	closers []closer         // called in reverse
@@ -335,6 +336,11 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if err != nil {
 		return nil, fmt.Errorf("router-mode: %w", err)
 	}
+	sessions, err := newSessions(&a.cfg.Loads)
+	if err != nil {
+		return nil, err
+	}
+	a.watchLoads()
 	host := a.cfg.CallHome.Host
 	if host == "" && e != nil {
 		host = "127.0.0.1" // the only worker is in this process
@@ -374,13 +380,14 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	}
 	// A dispatcher starts nothing: it works on its callers' goroutines.
 	d = dispatch.New(dispatch.Options{
-		Snapshots: a.store.Snapshot, Policy: choose, Route: routes.of, NATS: natsPlane, TCP: tcpPlane, CallHome: home,
+		Snapshots: a.store.Snapshot, Policy: choose, Route: sessions.with(routes.of), Busy: a.loads.Checker,
+		NATS: natsPlane, TCP: tcpPlane, CallHome: home,
 		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, StreamTimeout: a.cfg.HTTP.StreamTimeout,
 		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, Registerer: a.registry, Log: log,
 	})
 	// Requests that wait for a worker that has gone fail at once.
-	cancel := a.store.Watch(func(*router.Snapshot) { d.Refresh() })
-	a.onClose(func(context.Context) error { cancel(); return nil })
+	a.follow(func(*router.Snapshot) { d.Refresh() })
+	a.workers = a.workersOf(d)
 	a.hearEvents(routes.kv, natsPlane)
 	return d, nil
 }
@@ -439,12 +446,19 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 	if err != nil {
 		return nil, err
 	}
+	var limits admin.Thresholds
+	if !h.NoAdmin {
+		limits = thresholds{a.loads}
+	}
 	return server.New(server.Options{
+		Thresholds: limits,
 		Pipeline: pipeline.New(pipeline.Options{
 			Dispatcher: dispatcher, Tracer: tracer, Registerer: a.registry, Log: a.target("pipeline"), Answers: msgparse.Plan,
 			Courier:   images,
 			Routing:   a.cfg.Router.Mode == "kv",
 			Gate:      a.entrance,
+			Workers:   a.workers,
+			Taints:    &a.taints,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.

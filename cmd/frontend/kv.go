@@ -67,7 +67,7 @@ func (a *app) hearEvents(kv *kvroute.Router, plane *nats.Plane) {
 				f(s)
 			})
 		},
-		NATS: plane.Dial, Topics: kv.Topics(), Registerer: a.registry, Log: a.target("router"),
+		NATS: plane.Dial, Topics: append(kv.Topics(), a.loadReports()), Registerer: a.registry, Log: a.target("router"),
 	})
 	a.run("events", hub.Run)
 }

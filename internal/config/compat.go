@@ -6,8 +6,6 @@ const (
 	noDispatch   = "calls and thoughts stream as they come, without events of their own"
 	noParserEdit = "there is one version of each parser"
 	noGRPC       = "KServe's gRPC API isn't offered"
-	noBusyCheck  = "workers aren't refused work by their reported load yet"
-	noAffinity   = "sessions aren't bound to workers yet"
 	noWorkerTLS  = "TLS between this process and workers on the TCP planes isn't offered yet"
 	noPython     = "there is no Python in this process"
 	noSimulator  = "prefill times aren't simulated"
@@ -68,15 +66,10 @@ func (t *table) addIgnoredFrontend() {
 func (t *table) addIgnoredRouter() {
 	t.ignoreSwitch("Dynamo ignores it too", "enforce-disagg", "DYN_ENFORCE_DISAGG")
 	t.ignore("the start doesn't wait for workers", "router-min-initial-workers", "DYN_ROUTER_MIN_INITIAL_WORKERS")
-	t.ignore(noAffinity, "router-session-affinity-ttl-secs", "DYN_ROUTER_SESSION_AFFINITY_TTL_SECS")
-	t.ignore(noAffinity, "router-session-affinity-mode", "DYN_ROUTER_SESSION_AFFINITY_MODE")
-	for _, name := range []string{"decode-blocks-threshold", "prefill-tokens-threshold", "prefill-tokens-threshold-frac"} {
-		t.ignore(noBusyCheck, "active-"+name, envName("DYN_ACTIVE_", name, ""))
-	}
 	t.ignoreSwitch(noKVRouter, "load-aware", "DYN_ROUTER_LOAD_AWARE")
 	for _, name := range []string{
 		"tracking-hash", "tracking-key-file", "tracking-key-id", "prefill-load-model", "approximate-cache-policy",
-		"queue-threshold", "policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
+		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
 		"predicted-ttl-secs",
 	} {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
@@ -112,7 +105,6 @@ func (t *table) addIgnoredVariables() {
 		"DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS")
 	t.ignoreSwitch("unknown fields are ignored unless --strict is on", "ignore-openai-fe-unsupported-fields",
 		"DYN_IGNORE_OPENAI_FE_UNSUPPORTED_FIELDS")
-	t.ignoreSwitch("there is no admin API", "disable-frontend-admin-api", "DYN_DISABLE_FRONTEND_ADMIN_API")
 	t.ignore(noParserEdit, "parser-version", "DYN_PARSER_VERSION")
 	t.ignoreSwitch("forced calls always stream", "enable-guided-tool-streaming", "DYN_ENABLE_GUIDED_TOOL_STREAMING")
 	t.ignoreSwitch("encodings aren't cached", "tokenizer-cache", "DYN_TOKENIZER_CACHE")

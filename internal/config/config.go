@@ -41,6 +41,7 @@ type Config struct {
 	CallHome  CallHome
 	Router    Router
 	Admission Admission
+	Loads     Loads
 	Text      Text
 	Images    Images
 	Log       Log
@@ -77,6 +78,7 @@ type HTTP struct {
 	ErrorFormat       string // "openai" or "dynamo"
 	ReasoningField    string // of chat messages: "reasoning_content" or "reasoning"
 	Strict            bool   // refuse unknown request fields
+	NoAdmin           bool   // no /busy_threshold
 	IgnoreNvExt       bool   // read nothing of a request's nvext but its cache_salt
 	Anthropic         bool   // serve Anthropic's Messages API
 	StripPreamble     bool   // take Claude Code's billing line out of system prompts

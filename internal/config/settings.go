@@ -70,6 +70,7 @@ func settings(c *Config) []*Setting {
 	t.addDiscovery(&c.Discovery)
 	t.addPlane(c)
 	t.addAdmission(&c.Admission)
+	t.addLoad(&c.Loads)
 	t.addKVRouter(&c.Router.KV)
 	t.addNATS(&c.NATS)
 	t.addTCP(c)
@@ -124,6 +125,8 @@ func (t *table) addHTTP(h *HTTP) {
 		"Field of chat messages that reasoning is in.")
 	t.add("strict", "PORTICO_STRICT", boolean(&h.Strict, false),
 		"Refuse requests with unknown fields, as Dynamo does, in place of ignoring the fields.")
+	t.add("disable-frontend-admin-api", "DYN_DISABLE_FRONTEND_ADMIN_API", boolean(&h.NoAdmin, false),
+		"Serve no /busy_threshold, which reads and sets the thresholds of overload.")
 	t.add("disable-frontend-nvext", "DYN_DISABLE_FRONTEND_NVEXT", boolean(&h.IgnoreNvExt, false),
 		"Read nothing of a request's nvext but its cache_salt.")
 	t.add("enable-force-include-usage", "DYN_ENABLE_FORCE_INCLUDE_USAGE", boolean(&h.ForceIncludeUsage, false),

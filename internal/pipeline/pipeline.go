@@ -11,6 +11,7 @@ import (
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/router/constraint"
 )
 
 // Meta is what is known of a request beside its body.
@@ -27,6 +28,7 @@ type Meta struct {
 	Priority                           *int32
 	StrictPriority                     *uint32
 	CacheSalt                          string
+	Session                            string // what related requests have in common; empty: nothing
 }
 
 // Prepared is a request ready to be sent: one worker request for each prompt.
@@ -49,8 +51,9 @@ type Prepared struct {
 	// Answer says how the answer is taken apart; nil: it isn't.
 	Answer *prepost.AnswerPlan
 
-	place   *admission.Place // nil: nothing is counted
-	unwatch func() bool      // set together with place
+	wants   constraint.Constraints // of its worker
+	place   *admission.Place       // nil: nothing is counted
+	unwatch func() bool            // set together with place
 }
 
 // Parsed reports whether the answer comes in pieces.

@@ -14,8 +14,8 @@ const bytesPerToken = 4
 // enter waits until the request may go on, which is decided before anything is rendered or tokenised. What comes out is
 // out's to leave: Run does, as does a failure of what follows; whatever happens, the place is free when ctx ends.
 func (p *Pipeline) enter(ctx context.Context, out *Prepared, c *openai.Common, tokens int) error {
-	if p.gate == nil {
-		return nil
+	if err := p.constrain(out, c.NvExt); err != nil || p.gate == nil {
+		return err
 	}
 	r := admission.Request{Model: out.Set.Card.DisplayName, Tokens: tokens}
 	priority, strict := urgency(&out.Meta, c.NvExt)

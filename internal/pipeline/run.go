@@ -22,6 +22,7 @@ import (
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/constraint"
 )
 
 // Options are what a Pipeline is built from. Only Dispatcher is required.
@@ -39,6 +40,9 @@ type Options struct {
 	// Workers says what the workers of a set can take, as the gate asks it; its nil is: anything. Nil: nobody knows.
 	Workers func(set *catalog.Set) func(pending int64) admission.State
 
+	// Taints knows which taints workers have; nil: requests that require one find no worker.
+	Taints *constraint.Index
+
 	// Answers decides how the answer to a chat request is taken apart; its nil is: not at all. Nil: none are.
 	Answers func(*prepost.AnswerRequest) *prepost.AnswerPlan
 }
@@ -50,6 +54,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Taints == nil {
+		o.Taints = new(constraint.Index)
 	}
 	return o
 }
@@ -66,6 +73,7 @@ type Pipeline struct {
 	gate       *admission.Gate // nil: none
 	workers    func(set *catalog.Set) func(pending int64) admission.State
 	prefills   *prefillMetrics
+	taints     *constraint.Index
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
 	courier    multimodal.Courier // nil: workers fetch images
 	mmRouting  bool
@@ -88,6 +96,7 @@ func New(opts Options) *Pipeline {
 		mmRouting:  opts.Routing,
 		gate:       opts.Gate,
 		workers:    opts.Workers,
+		taints:     opts.Taints,
 	}
 }
 
@@ -136,6 +145,7 @@ func (r *Prepared) release() {
 // start sends the request of a leg and returns the stream of its answer.
 func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Stream, error) {
 	call := newCall(req, l.prompt)
+	p.narrow(call, req)
 	l.move = p.newMove(req, l.prompt, call)
 	stream, err := p.send(ctx, req, l, call, req.media)
 	req.place.Sent()
@@ -184,6 +194,7 @@ func newCall(req *Prepared, prompt int) *router.Call {
 		RequestID:   workerID(m.RequestID, prompt, len(req.Requests)),
 		Endpoint:    req.Set.Endpoint,
 		Pin:         req.Pin,
+		Session:     m.Session,
 		Serves:      req.Set.Serves,
 		Traceparent: m.Traceparent,
 		Tracestate:  m.Tracestate,

@@ -131,6 +131,11 @@ type Call struct {
 	// those whose card is the one the request was prepared for. Nil admits all. It is called from several goroutines.
 	Serves func(instanceID uint64) bool
 
+	// Factor says how much the request prefers an instance, as Candidate.Factor; nil: it prefers none.
+	Factor func(instanceID uint64) float64
+	// Session is what requests have in common that should go to one worker, so that it finds its cache; empty: nothing.
+	Session string
+
 	// Exclude lists instances that aren't to be tried: they have failed this request before.
 	Exclude []uint64
 	// Failed, unless nil, is told of every instance that was tried in vain and why, before Dispatch returns and on its

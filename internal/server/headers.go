@@ -70,10 +70,14 @@ func (s *Server) meta(h http.Header, id string) (pipeline.Meta, error) {
 	if r.err != nil {
 		return m, r.err
 	}
+	_, m.Session = r.get(sessionHeaders)
 	var err error
 	m.Metadata, err = s.metadata(h)
 	return m, err
 }
+
+// sessionHeaders name a session: Dynamo's own header, then those of Claude Code, Codex and OpenCode.
+var sessionHeaders = []string{"X-Dynamo-Session-Id", "X-Claude-Code-Session-Id", "Thread-Id", "X-Session-Id"}
 
 // metadata collects the headers that a worker gets as metadata, without their prefix.
 func (s *Server) metadata(h http.Header) (map[string]string, error) {

@@ -20,6 +20,9 @@ type Paths struct {
 	Health, Live, Ready, Metrics, OpenAPI string // for operators
 }
 
+// busyThreshold is where operators read and set the thresholds of overload; Dynamo has no setting for it either.
+const busyThreshold = "/busy_threshold"
+
 // withDefaults fills in what was left open, and gives every path one slash in front and none behind.
 func (p Paths) withDefaults() Paths {
 	for _, d := range []struct {
@@ -87,6 +90,8 @@ func (s *Server) routes() (http.Handler, error) {
 		Instances: s.opts.Instances,
 		Gatherer:  s.opts.Gatherer,
 		OpenAPI:   s.opts.OpenAPI,
+
+		Thresholds: s.opts.Thresholds,
 	})
 	if err != nil {
 		return nil, err
@@ -97,12 +102,27 @@ func (s *Server) routes() (http.Handler, error) {
 	if s.opts.Gatherer != nil {
 		get(p.Metrics, a.Metrics)
 	}
+	if s.opts.Thresholds != nil {
+		get(busyThreshold, a.BusyThresholds)
+		r.Post(busyThreshold, identified(s.takesJSON(a.SetBusyThreshold)))
+	}
 	if len(s.opts.OpenAPI) > 0 {
 		get(p.OpenAPI, a.OpenAPI)
 	}
 	r.NotFound(identified(s.notFound))
 	r.MethodNotAllowed(identified(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) }))
 	return r, nil
+}
+
+// takesJSON refuses bodies of another type, which a page in somebody's browser could send.
+func (s *Server) takesJSON(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !isJSON(r.Header.Get("Content-Type")) {
+			s.errors.write(w, errContentType)
+			return
+		}
+		next(w, r)
+	}
 }
 
 // notFound repeats what was asked for: most of the time it is a wrong base URL.

@@ -31,6 +31,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/server/admin"
 	"github.com/portico-llm/portico/internal/server/responses"
 	"github.com/portico-llm/portico/internal/server/sse"
 	"github.com/portico-llm/portico/internal/server/validate"
@@ -53,6 +54,8 @@ type Options struct {
 	Pipeline  *pipeline.Pipeline
 	Catalog   Catalog
 	Instances func() []*worker.Instance // live instances, for /health; nil: none are listed
+
+	Thresholds admin.Thresholds // of overload, which /busy_threshold reads and sets; nil: it is not served
 
 	Paths        Paths  // where the endpoints stand
 	NoAnthropic  bool   // without the Messages endpoints

@@ -33,7 +33,11 @@ type Options struct {
 	Policy    router.Policy           // chooses among candidates, from many goroutines at a time
 	// Route says how the instances of an endpoint are chosen, as of a snapshot. It is called for each endpoint whenever
 	// discovery has changed, and must be quick. Nil: all by Policy.
-	Route     func(id worker.EndpointID, snap *router.Snapshot) Route
+	Route func(id worker.EndpointID, snap *router.Snapshot) Route
+	// Busy returns a function that says whether an instance of an endpoint is overloaded, given how many tokens of this
+	// Dispatcher's requests it has in prefill; nil, or a nil result: none is. It is called with every choice.
+	Busy func(id worker.EndpointID) func(instanceID uint64, prefill int64) bool
+
 	NATS, TCP router.Plane       // nil: instances that ask for it can't be reached
 	CallHome  *callhome.Listener // runs while requests are dispatched
 
@@ -55,8 +59,19 @@ type Options struct {
 
 // Route is how the instances of one endpoint are chosen: by the Chooser, else by the Policy, else by Options.Policy.
 type Route struct {
-	Policy  router.Policy
-	Chooser router.Chooser
+	Policy   router.Policy
+	Chooser  router.Chooser
+	Sessions Sessions // nil: a request's session has no influence
+}
+
+// Sessions remembers which instance a session's requests go to. Safe for concurrent use; methods must be quick.
+type Sessions interface {
+	// Find returns the instance that a session is bound to.
+	Find(session string) (instanceID uint64, ok bool)
+	// Bind binds a session that is bound to old, or to none.
+	Bind(session string, old *uint64, instanceID uint64)
+	// Hard reports whether a session's request is refused, rather than sent elsewhere, while its instance is full.
+	Hard() bool
 }
 
 // withDefaults returns o with every option set that has a default.
@@ -88,6 +103,8 @@ type Dispatcher struct {
 	table    atomic.Pointer[table] // never nil; replaced as a whole
 	mu       sync.Mutex            // held while a table is made
 	inFlight atomic.Int64          // from Dispatch to its failure or the stream's Close
+
+	fullUntil atomic.Int64 // when the last instance that was at capacity is no longer left aside
 }
 
 var _ router.Dispatcher = (*Dispatcher)(nil)
@@ -205,7 +222,9 @@ func (d *Dispatcher) blame(in *instance, err error) bool {
 	case !ok:
 		return false
 	case f.Kind == fault.Overloaded && f.Origin == fault.FromTransport:
-		in.setAside(&in.overloaded, d.now()+d.opts.OverloadedFor)
+		till := d.now() + d.opts.OverloadedFor
+		in.setAside(&in.overloaded, till)
+		d.fullUntil.Store(int64(till))
 		return true
 	case f.Origin == fault.FromTransport:
 		// Without its plane no worker can be reached: setting them aside would make a blip last for all of QuarantineFor.
@@ -244,15 +263,34 @@ func (d *Dispatcher) pick(ctx context.Context, call *router.Call, a *attempt) (*
 	if ep == nil {
 		return nil, errNoWorkers(call.Endpoint)
 	}
+	if call.Session != "" && call.Pin == nil && ep.route.Sessions != nil {
+		return d.bound(ctx, ep, call, a)
+	}
 	if call.Pin != nil {
 		in, err := d.pinned(ep, call)
-		if err != nil || ep.route.Chooser == nil {
-			return in, err
+		if err != nil {
+			return nil, err
 		}
-		a.candidates = append(a.candidates[:0], router.Candidate{Instance: in.record, InFlight: in.inFlight.Load()})
-		a.states = append(a.states[:0], in)
-	} else if err := d.gather(ep, call, a); err != nil {
-		return nil, err
+		return d.choose(ctx, ep, call, a, in)
+	}
+	return d.choose(ctx, ep, call, a, nil)
+}
+
+// choose asks whoever chooses for one of the candidates, or tells it of the only one. A policy has nothing to say of
+// that.
+func (d *Dispatcher) choose(
+	ctx context.Context, ep *endpoint, call *router.Call, a *attempt, only *instance,
+) (*instance, error) {
+	switch {
+	case only != nil && ep.route.Chooser == nil:
+		return only, nil
+	case only != nil:
+		a.candidates = append(a.candidates[:0], router.Candidate{Instance: only.record, InFlight: only.inFlight.Load()})
+		a.states = append(a.states[:0], only)
+	default:
+		if err := d.gather(ep, call, a); err != nil {
+			return nil, err
+		}
 	}
 	// Ordinals count tries, so that a second one moves on in a policy that takes turns.
 	a.query = router.Query{
@@ -276,17 +314,21 @@ func (d *Dispatcher) gather(ep *endpoint, call *router.Call, a *attempt) error {
 	a.candidates, a.states = a.candidates[:0], a.states[:0]
 	// full counts those that would do but for their load: their failure is another, and asks to come again.
 	now, full := d.now(), 0
+	busy := d.busy(call.Endpoint)
 	for _, in := range ep.instances {
 		switch {
 		case call.Serves != nil && !call.Serves(in.record.InstanceID), a.has(in),
 			slices.Contains(call.Exclude, in.record.InstanceID), in.aside(&in.quarantined, now):
 			continue
-		case in.aside(&in.overloaded, now):
+		case in.full(now, busy):
 			full++
 			continue
 		}
-		a.candidates = append(a.candidates, router.Candidate{Instance: in.record, InFlight: in.inFlight.Load()})
-		a.states = append(a.states, in)
+		c := router.Candidate{Instance: in.record, InFlight: in.inFlight.Load()}
+		if call.Factor != nil {
+			c.Factor = call.Factor(in.record.InstanceID)
+		}
+		a.candidates, a.states = append(a.candidates, c), append(a.states, in)
 	}
 	switch {
 	case len(a.candidates) > 0:
@@ -318,7 +360,7 @@ func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) 
 		switch {
 		case in.aside(&in.quarantined, now):
 			return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
-		case in.aside(&in.overloaded, now):
+		case in.full(now, d.busy(call.Endpoint)):
 			return nil, d.errBusy("The selected worker is busy, please try again later")
 		}
 		return in, nil

@@ -21,8 +21,10 @@ type stream struct {
 	raw    bool          // items keep their data as it came
 	bare   bool          // and have no envelope
 	sent   time.Time     // when the plane was given the message
-	first  bool          // an item has been read
-	over   bool          // abandoned or closed
+	// prefill is the number of the prompt's tokens until the answer begins, then 0.
+	prefill int64
+	first   bool // an item has been read
+	over    bool // abandoned or closed
 }
 
 var _ router.Stream = (*stream)(nil)
@@ -81,6 +83,9 @@ func (s *stream) decode(body []byte, it *worker.Item) error {
 		s.first = true
 		s.d.metrics.roundtrip.Observe(time.Since(s.sent).Seconds())
 	}
+	if it.HasData {
+		s.prefilled()
+	}
 	if s.ticket != nil {
 		s.ticket.Item(it)
 	}
@@ -106,7 +111,16 @@ func (s *stream) abandon() {
 	s.over = true
 	s.home.Close()
 	s.in.inFlight.Add(-1)
+	s.prefilled()
 	if s.ticket != nil {
 		s.ticket.Done()
+	}
+}
+
+// prefilled takes the prompt's tokens out of the instance's prefill. Later calls do nothing.
+func (s *stream) prefilled() {
+	if s.prefill != 0 {
+		s.in.load.prefill.Add(-s.prefill)
+		s.prefill = 0
 	}
 }

@@ -40,6 +40,7 @@ type instance struct {
 // load holds what survives a changed record: the requests that the worker has, whatever it says of itself now.
 type load struct {
 	inFlight atomic.Int64 // requests of this frontend, from the try to the stream's end
+	prefill  atomic.Int64 // prompt tokens of those whose answer hasn't begun
 
 	mu      sync.Mutex
 	pending map[*callhome.Stream]struct{} // guarded by mu: streams whose worker hasn't called yet

@@ -36,6 +36,8 @@ func (d *Dispatcher) try(
 	s := &stream{d: d, in: in, ticket: a.chosen.Ticket, raw: call.Raw, bare: call.Bare, codec: in.record.Codec()}
 	d.opts.CallHome.Expect(&s.home)
 	in.inFlight.Add(1)
+	s.prefill = int64(len(call.TokenIDs))
+	in.load.prefill.Add(s.prefill)
 	if err := d.reach(ctx, call, a, s, plane, entered); err != nil {
 		s.abandon()
 		return nil, err

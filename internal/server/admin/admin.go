@@ -24,6 +24,8 @@ type Options struct {
 	Instances func() []*worker.Instance // a snapshot, not written to
 	Gatherer  prometheus.Gatherer       // nil: Metrics must not be called
 	OpenAPI   []byte                    // YAML or JSON
+
+	Thresholds Thresholds // nil: BusyThresholds and SetBusyThreshold must not be called
 }
 
 // Handlers are the handlers.

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/config"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/affinity"
+	"github.com/portico-llm/portico/internal/router/dispatch"
+)
+
+// sessions keeps which worker each endpoint's sessions go to. Safe for concurrent use.
+type sessions struct {
+	ttl  time.Duration // 0: sessions aren't bound, unless a card wants it
+	mode affinity.Mode
+
+	mu     sync.Mutex
+	tables map[worker.EndpointID]table // guarded by mu
+}
+
+// table is the sessions of one endpoint.
+type table struct {
+	*affinity.Table
+	ttl time.Duration
+}
+
+// newSessions reads the settings.
+func newSessions(l *config.Loads) (*sessions, error) {
+	mode, err := affinity.ParseMode(l.AffinityMode)
+	if err != nil {
+		return nil, fmt.Errorf("router-session-affinity-mode: %w", err)
+	}
+	s := &sessions{mode: mode, tables: map[worker.EndpointID]table{}}
+	if l.AffinityTTL != nil {
+		s.ttl = ttl(*l.AffinityTTL)
+	}
+	return s, nil
+}
+
+// ttl turns seconds into a duration; anything that isn't positive binds nothing.
+func ttl(seconds float64) time.Duration {
+	const longest = 30 * 24 * time.Hour
+	if !(seconds > 0) { // written so that NaN doesn't pass
+		return 0
+	}
+	return time.Duration(min(seconds, longest.Seconds()) * float64(time.Second))
+}
+
+// with adds an endpoint's sessions to how its instances are chosen.
+func (s *sessions) with(route routeFunc) routeFunc {
+	return func(id worker.EndpointID, snap *router.Snapshot) dispatch.Route {
+		r := route(id, snap)
+		r.Sessions = s.of(id, snap)
+		return r
+	}
+}
+
+// routeFunc is dispatch.Options.Route.
+type routeFunc = func(worker.EndpointID, *router.Snapshot) dispatch.Route
+
+// of returns the sessions of an endpoint, nil when they aren't bound there. An endpoint keeps its sessions for as long
+// as it has workers.
+func (s *sessions) of(id worker.EndpointID, snap *router.Snapshot) dispatch.Sessions {
+	keep := s.ttl
+	for _, m := range snap.Models {
+		if len(m.Card.RouterConfig) == 0 || m.Suffix != "" || m.ID() != id {
+			continue
+		}
+		if cfg, err := m.Card.Router(); err == nil && cfg.AffinityTTL != nil {
+			keep = ttl(*cfg.AffinityTTL)
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := range s.tables {
+		if len(snap.Instances[at]) == 0 {
+			delete(s.tables, at)
+		}
+	}
+	if keep == 0 {
+		delete(s.tables, id)
+		return nil
+	}
+	t, ok := s.tables[id]
+	if !ok || t.ttl != keep {
+		t = table{affinity.New(affinity.Options{TTL: keep, Mode: s.mode}), keep}
+		s.tables[id] = t
+	}
+	return t.Table
+}
