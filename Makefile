@@ -110,7 +110,8 @@ e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; t
 	@go test -json -count=1 -p 1 -timeout 30m ./tests/clients/... ./tests/agents/... ./tests/e2e/... | $(REPORT)
 
 .PHONY: bench-mm
-bench-mm: build peers ## Images: what handing them to workers costs, and what stays of those that nobody reads
+bench-mm: build peers ## Images: what processing and handing them over costs, beside vLLM and Dynamo (PyTorch: 5 GB)
+	@venv=$$(tests/bench/images/setup.sh); go run ./tests/bench/images -venv "$$venv"
 	@go run ./tests/bench/transfer $(ARGS)
 
 .PHONY: chaos

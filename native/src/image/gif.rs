@@ -56,14 +56,8 @@ pub fn open(file: &[u8]) -> Result<Open, Bad> {
     let mut indices = Vec::new();
     indices.try_reserve_exact(place.width * place.height).map_err(|_| Bad::Memory)?;
     indices.resize(place.width * place.height, 0);
-    let mut filled = 0;
-    while filled < indices.len() {
-        // The decoder says with false that it has nothing more.
-        if !decoder.fill_buffer(&mut indices[filled..]).map_err(bad)? {
-            break;
-        }
-        filled = indices.len();
-    }
+    // Rows come in the order of the image, also of interlaced ones.
+    decoder.read_into_buffer(&mut indices).map_err(bad)?;
     let palette = decoder.palette().ok();
     let mut colours = [[0; 3]; 256];
     match palette {
