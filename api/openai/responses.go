@@ -56,10 +56,23 @@ func (r *ResponsesRequest) Wants(what string) bool {
 // Reasoning says how much a model is to think, and how much of it is told.
 type Reasoning struct {
 	Effort          *string `json:"effort"`           // none switches it off
-	Summary         *string `json:"summary"`          // no effect: thoughts are told as they are
+	Summary         *string `json:"summary"`          // given: thoughts are told as their summary, which they are whole
 	GenerateSummary *string `json:"generate_summary"` // older name of summary
 
 	Raw json.RawMessage `json:"-"` // the object as sent, to be repeated
+}
+
+// WantsSummary reports whether the client looks for thoughts in their summary. A nil Reasoning doesn't.
+func (o *Reasoning) WantsSummary() bool {
+	if o == nil {
+		return false
+	}
+	for _, s := range []*string{o.Summary, o.GenerateSummary} {
+		if s != nil && *s != "none" {
+			return true
+		}
+	}
+	return false
 }
 
 // TextConfig says what the text of an answer is to be like.
@@ -75,8 +88,6 @@ type TextFormat struct {
 	Description *string         `json:"description"` // not passed on
 	Schema      json.RawMessage `json:"schema"`      // JSON schema object
 	Strict      *bool           `json:"strict"`      // no effect: the schema always holds
-
-	Raw json.RawMessage `json:"-"` // the object as sent, to be repeated
 }
 
 // ResponsesTool is one tool. Only functions and custom tools can be offered to a model; the others are for servers that

@@ -14,12 +14,7 @@ var (
 		textField("generate_summary", func(o *Reasoning) **string { return &o.GenerateSummary }),
 	}).quietly()
 	textTable = newTable("", []field[TextConfig]{
-		{name: "format", kind: "object", read: func(r *reader, c *TextConfig) (err error) {
-			f := new(TextFormat)
-			f.Raw, err = r.span(func() error { return readObject(r, textFormatTable, f) })
-			c.Format = f
-			return err
-		}},
+		structField("format", textFormatTable, func(c *TextConfig) **TextFormat { return &c.Format }),
 		textField("verbosity", func(c *TextConfig) **string { return &c.Verbosity }),
 	}).quietly()
 	textFormatTable = newTable("", []field[TextFormat]{
@@ -131,7 +126,14 @@ func itemFields() []field[InputItem] {
 		requiredText("type", func(m *T) *string { return &m.Type }),
 		requiredText("id", func(m *T) *string { return &m.ID }),
 		{name: "role", kind: "string", read: readItemRole},
-		{name: "content", kind: "string|array", read: readParts},
+		{name: "content", kind: "string|array", read: func(r *reader, m *T) error {
+			summary := m.Parts
+			err := readParts(r, m)
+			if len(m.Parts) == 0 && len(summary) > 0 { // of a thought that has nothing else
+				m.Parts = summary
+			}
+			return err
+		}},
 		requiredText("call_id", func(m *T) *string { return &m.CallID }),
 		requiredText("name", func(m *T) *string { return &m.Name }),
 		requiredText("namespace", func(m *T) *string { return &m.Namespace }),

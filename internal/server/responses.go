@@ -107,6 +107,7 @@ func (x *exchange) responsesOptions(a *asked) reply.ResponsesOptions {
 		Echo:    a.turn.Echo(keeps),
 		Tools:   a.turn.Tools,
 		Seal:    a.req.Wants("reasoning.encrypted_content"),
+		Summary: a.req.Reasoning.WantsSummary(),
 	}
 	// Not the request's own id, which its client may choose: whoever knows this one can read the response.
 	o.ID = "resp_" + secretID()

@@ -83,7 +83,11 @@ func brief(out []map[string]any) []string {
 		case "custom_tool_call":
 			text = m["input"]
 		case "message", "reasoning":
-			text = m["content"].([]any)[0].(map[string]any)["text"]
+			parts, _ := m["content"].([]any)
+			if m["content"] == nil {
+				parts = m["summary"].([]any)
+			}
+			text = parts[0].(map[string]any)["text"]
 		}
 		name := ""
 		for _, k := range []string{"namespace", "name"} {
@@ -116,6 +120,8 @@ func TestResponsesItems(t *testing.T) {
 		"text": {"Hello", "stop", ``, "completed", []string{`message completed "Hello"`}},
 		"thought and text": {"<think>Hm.</think>\n\nHello", "stop", ``, "completed",
 			[]string{`reasoning completed "Hm."`, `message completed "\n\nHello"`}},
+		"thought as its summary": {"<think>Hm.</think>Hello", "stop", `"reasoning":{"summary":"auto"},"include":["reasoning.encrypted_content"]`,
+			"completed", []string{`reasoning completed "Hm."`, `message completed "Hello"`}},
 		"everything in turn": {
 			"<think>Hm.</think>\n\nFirst. " + called("look", `{"a": 1}`) + "\n" + called("look", `{}`) + "\nThen.", "stop", tools,
 			"completed", []string{`reasoning completed "Hm."`, `message completed "\n\nFirst. "`,

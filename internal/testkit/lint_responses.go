@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 )
 
 // responseEvent is one event of a responses stream, as far as the rules reach.
@@ -13,6 +14,7 @@ type responseEvent struct {
 	Response     *responseState  `json:"response"`
 	OutputIndex  *int            `json:"output_index"`
 	ContentIndex *int            `json:"content_index"`
+	SummaryIndex *int            `json:"summary_index"`
 	ItemID       string          `json:"item_id"`
 	Item         map[string]any  `json:"item"`
 	Delta        *string         `json:"delta"`
@@ -184,6 +186,14 @@ func (l *responseLinter) grow(v *responseEvent) error {
 		return fmt.Errorf("it belongs to no open item")
 	}
 	kind := l.open["type"].(string)
+	// A thought may be told as its summary: the same under other names.
+	if name, ok := strings.CutPrefix(v.Type, "response.reasoning_summary_"); ok && kind == "reasoning" {
+		v.ContentIndex = v.SummaryIndex
+		v.Type = "response.content_" + name
+		if rest, ok := strings.CutPrefix(name, "text."); ok {
+			v.Type = growing[kind] + "." + rest
+		}
+	}
 	parted := kind == "message" || kind == "reasoning"
 	if parted != (v.ContentIndex != nil && *v.ContentIndex == 0) {
 		return fmt.Errorf("content_index is wrong")
@@ -235,6 +245,9 @@ func (l *responseLinter) ended(v *responseEvent) error {
 		text = v.Item["input"]
 	default:
 		parts, _ := v.Item["content"].([]any)
+		if summary, ok := v.Item["summary"].([]any); ok && len(parts) == 0 {
+			parts = summary
+		}
 		if len(parts) != 1 {
 			return fmt.Errorf("%d parts", len(parts))
 		}

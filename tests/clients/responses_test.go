@@ -222,3 +222,18 @@ func serveModels(t *testing.T) (string, *testkit.Dispatcher) {
 	})
 	return ln.Addr().String(), d
 }
+
+// TestOpenResponses holds every kind of answer against the published types of the Open Responses specification.
+func TestOpenResponses(t *testing.T) {
+	address, _ := serveModels(t)
+	const tools = `"tools":[{"type":"function","name":"get_weather","parameters":{"type":"object"}},{"type":"function","name":"get_time"}]`
+	out := runScript(t, ".build/clients/openresponses/bin/python", "", "tests/clients/openresponses/check.py", "http://"+address,
+		`{"model":"m","input":"a",`+tools+`}`,
+		`{"model":"m","input":"a",`+tools+`,"reasoning":{"effort":"low","summary":"auto"},"include":["reasoning.encrypted_content"]}`,
+		`{"model":"m","input":"a","top_logprobs":1,"instructions":"b","metadata":{"k":"v"},"tool_choice":"none",`+tools+`}`,
+		`{"model":"json","input":"a","text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}},"max_output_tokens":50}`,
+		`{"model":"lost","input":"a"}`)
+	if got := strings.TrimSpace(string(out)); got != "[]" {
+		t.Errorf("against the specification: %s", got)
+	}
+}

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the clients that tests use as oracles: OpenAI's for Python and Node into .build/clients/python and node,
-# Anthropic's for Python into anthropic, OpenAI's agents SDK into agents, the SDKs built on OpenAI's client into sdks.
+# Anthropic's for Python into anthropic, OpenAI's agents SDK into agents, the SDKs built on OpenAI's client into sdks,
+# the types of Open Responses into openresponses.
 # Prints the folder. Each is installed once per list of versions. PYTHON chooses the interpreter.
 set -eu
 
@@ -10,7 +11,8 @@ out=$root/.build/clients
 mkdir -p "$out"
 
 # Each folder with a list of Python packages, and a module that has to be there afterwards.
-for client in python:openai anthropic:anthropic agents:agents sdks:langchain_openai; do
+for client in python:openai anthropic:anthropic agents:agents sdks:langchain_openai \
+    openresponses:openresponses_types; do
     name=${client%%:*}
     cmp -s "$here/$name/requirements.txt" "$out/$name/.stamp" 2>/dev/null && continue
     rm -rf "$out/$name"

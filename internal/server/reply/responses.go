@@ -22,6 +22,9 @@ type ResponsesOptions struct {
 	Tools map[string]CalledAs // functions that the client knows otherwise than the model
 	Seal  bool                // thoughts come with a form to be sent back
 
+	// Summary tells thoughts where a client that asked for their summary looks for it. Nothing is left out of them.
+	Summary bool
+
 	// Keep is given a response that has ended well, before the client learns of its end: the whole of it, and its
 	// output as a JSON array. It copies what it keeps. Nil: nobody wants it.
 	Keep func(body, output []byte)
@@ -85,12 +88,13 @@ type itemKind uint8
 const (
 	itemMessage itemKind = iota
 	itemThought
+	itemSummary // a thought, told as its summary
 	itemCall
 	itemCustom
 )
 
 // prefix is what ids of the kind begin with.
-func (k itemKind) prefix() string { return [...]string{"msg_", "rs_", "fc_", "ctc_"}[k] }
+func (k itemKind) prefix() string { return [...]string{"msg_", "rs_", "rs_", "fc_", "ctc_"}[k] }
 
 var _ pipeline.Sink = (*Responses)(nil)
 
@@ -181,7 +185,11 @@ func (r *Responses) piece(p *prepost.Piece) {
 		if p.Text == "" {
 			return
 		}
-		r.grow(itemThought, p.Text)
+		if r.opts.Summary {
+			r.grow(itemSummary, p.Text)
+		} else {
+			r.grow(itemThought, p.Text)
+		}
 	case prepost.ToolCall:
 		r.blank = r.blank[:0]
 		if p.Name != "" {
@@ -410,20 +418,8 @@ func (r *Responses) appendResponseUsage(b []byte) []byte {
 // appendItem appends an item as it is now.
 func (r *Responses) appendItem(b []byte, it *item) []byte {
 	switch it.kind {
-	case itemThought:
-		b = append(b, `{"type":"reasoning","summary":[],"content":[`...)
-		if it.status != "in_progress" {
-			b = appendThoughtPart(b, it.text)
-		}
-		b = append(b, ']')
-		if r.opts.Seal {
-			b = append(b, `,"encrypted_content":`...)
-			if it.status == "in_progress" {
-				b = append(b, "null"...)
-			} else {
-				b = appendString(b, sealThought(it.text))
-			}
-		}
+	case itemThought, itemSummary:
+		b = r.appendThought(b, it)
 	case itemCall:
 		b = appendString(append(b, `{"type":"function_call","arguments":`...), it.shown())
 		b = r.appendCall(b, it)
@@ -439,6 +435,25 @@ func (r *Responses) appendItem(b []byte, it *item) []byte {
 	}
 	b = appendString(append(b, `,"id":`...), it.id)
 	return append(appendString(append(b, `,"status":`...), it.status), '}')
+}
+
+// appendThought appends what is peculiar to thoughts.
+func (r *Responses) appendThought(b []byte, it *item) []byte {
+	b = append(b, `{"type":"reasoning","summary":[`...)
+	if it.kind == itemThought {
+		b = append(b, `],"content":[`...)
+	}
+	if it.status != "in_progress" {
+		b = appendThoughtPart(b, it.kind, it.text)
+	}
+	b = append(b, ']')
+	switch {
+	case !r.opts.Seal:
+		return b
+	case it.status == "in_progress":
+		return append(b, `,"encrypted_content":null`...)
+	}
+	return appendString(append(b, `,"encrypted_content":`...), sealThought(it.text))
 }
 
 // shown is as much of a call's arguments as its item holds: nothing, until they are whole.
@@ -466,8 +481,13 @@ func appendTextPart(b, text, logprobs []byte) []byte {
 }
 
 // appendThoughtPart appends the one part of a thought.
-func appendThoughtPart(b, text []byte) []byte {
-	return append(appendString(append(b, `{"type":"reasoning_text","text":`...), text), '}')
+func appendThoughtPart(b []byte, kind itemKind, text []byte) []byte {
+	name := "reasoning_text"
+	if kind == itemSummary {
+		name = "summary_text"
+	}
+	b = appendString(append(b, `{"type":`...), name)
+	return append(appendString(append(b, `,"text":`...), text), '}')
 }
 
 // sealed begins what a client keeps of a thought to send it back. Thoughts are told anyway, so that nothing is secret:

@@ -31,8 +31,11 @@ func (r *Responses) beginItemEvent(b []byte, name string, it *item) []byte {
 	b = r.beginEvent(b, name)
 	b = appendString(append(b, `,"item_id":`...), it.id)
 	b = strconv.AppendInt(append(b, `,"output_index":`...), int64(len(r.items)-1), 10)
-	if it.kind == itemMessage || it.kind == itemThought {
+	switch it.kind {
+	case itemMessage, itemThought:
 		b = append(b, `,"content_index":0`...)
+	case itemSummary:
+		b = append(b, `,"summary_index":0`...)
 	}
 	return b
 }
@@ -45,22 +48,36 @@ func (r *Responses) itemEvent(b []byte, name string, it *item) []byte {
 
 // growthEvent is the name of the events of an item's text, up to their last part.
 func (k itemKind) growthEvent() string {
-	return [...]string{"response.output_text", "response.reasoning_text", "response.function_call_arguments",
-		"response.custom_tool_call_input"}[k]
+	return [...]string{"response.output_text", "response.reasoning_text", "response.reasoning_summary_text",
+		"response.function_call_arguments", "response.custom_tool_call_input"}[k]
+}
+
+// partEvent is the name of the events of an item's one part, up to their last part.
+func (k itemKind) partEvent() string {
+	if k == itemSummary {
+		return "response.reasoning_summary_part"
+	}
+	return "response.content_part"
 }
 
 // started tells of a new item, and of its part where it has one.
 func (r *Responses) started(it *item) {
 	b := r.itemEvent(r.out.Buffer(), "response.output_item.added", it)
-	switch it.kind {
-	case itemMessage:
-		b = append(r.beginItemEvent(b, "response.content_part.added", it), `,"part":`...)
-		b = append(appendTextPart(b, nil, nil), "}\n\n"...)
-	case itemThought:
-		b = append(r.beginItemEvent(b, "response.content_part.added", it), `,"part":`...)
-		b = append(appendThoughtPart(b, nil), "}\n\n"...)
+	if it.kind != itemCall && it.kind != itemCustom {
+		b = r.appendPartEvent(b, it, ".added", nil, nil)
 	}
 	r.out.SetBuffer(b)
+}
+
+// appendPartEvent appends the event of an item's one part as it is at its beginning or end.
+func (r *Responses) appendPartEvent(b []byte, it *item, which string, text, logprobs []byte) []byte {
+	b = append(r.beginItemEvent(b, it.kind.partEvent()+which, it), `,"part":`...)
+	if it.kind == itemMessage {
+		b = appendTextPart(b, text, logprobs)
+	} else {
+		b = appendThoughtPart(b, it.kind, text)
+	}
+	return append(b, "}\n\n"...)
 }
 
 // growth tells of more text. A custom tool's input is told when it is whole: until then it is JSON, and no text of the
@@ -93,12 +110,10 @@ func (r *Responses) ended(it *item) {
 	case itemMessage:
 		b = appendString(append(b, `,"text":`...), it.text)
 		b = append(append(append(b, `,"logprobs":[`...), it.logprobs...), "]}\n\n"...)
-		b = append(r.beginItemEvent(b, "response.content_part.done", it), `,"part":`...)
-		b = append(appendTextPart(b, it.text, it.logprobs), "}\n\n"...)
-	case itemThought:
+		b = r.appendPartEvent(b, it, ".done", it.text, it.logprobs)
+	case itemThought, itemSummary:
 		b = append(appendString(append(b, `,"text":`...), it.text), "}\n\n"...)
-		b = append(r.beginItemEvent(b, "response.content_part.done", it), `,"part":`...)
-		b = append(appendThoughtPart(b, it.text), "}\n\n"...)
+		b = r.appendPartEvent(b, it, ".done", it.text, nil)
 	case itemCall:
 		b = appendString(append(b, `,"name":`...), it.as.Name)
 		b = append(appendString(append(b, `,"arguments":`...), it.text), "}\n\n"...)
@@ -124,7 +139,7 @@ func (r *Responses) Finish() error {
 // that was going on never gets a last event: there are clients that run every call that does.
 func (r *Responses) Fail(f ResponseFailure) error {
 	if r.open {
-		if k := r.items[len(r.items)-1].kind; k == itemMessage || k == itemThought {
+		if k := r.items[len(r.items)-1].kind; k != itemCall && k != itemCustom {
 			r.close("incomplete")
 		} else {
 			r.items[len(r.items)-1].status = "incomplete"

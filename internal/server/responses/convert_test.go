@@ -75,6 +75,9 @@ func TestConvertItems(t *testing.T) {
 			`"input":[{"role":"assistant","content":"A"},{"role":"assistant","content":"B"},{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}]},` +
 				`{"role":"assistant","content":"C"}]`,
 			`[{"role":"assistant","content":"A"},{"role":"assistant","content":"B"},{"role":"assistant","content":"C","reasoning_content":"s"}]`},
+		"a thought in its summary": {
+			`"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"content":[]},{"role":"assistant","content":[]}]`,
+			`[{"role":"assistant","content":"","reasoning_content":"s"}]`},
 		"a call alone has no null": {
 			`"input":[{"type":"function_call","call_id":"c","name":"f","arguments":{"a":[1]},"namespace":"n"},{"type":"function_call_output","call_id":"c","output":""}]`,
 			`[{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"n__f","arguments":"{\"a\":[1]}"}}]},` +

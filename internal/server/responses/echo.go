@@ -83,14 +83,26 @@ func appendEchoSampling(b []byte, req *openai.ResponsesRequest) []byte {
 // appendTextConfig appends the form of the text.
 func appendTextConfig(b []byte, c *openai.TextConfig) []byte {
 	b = append(b, `{"format":`...)
-	if c == nil || c.Format == nil {
+	switch {
+	case c == nil || c.Format == nil:
 		b = append(b, `{"type":"text"}`...)
-	} else {
-		b = append(b, c.Format.Raw...)
+	case c.Format.Type != "json_schema":
+		b = append(appendString(append(b, `{"type":`...), c.Format.Type), '}')
+	default:
+		b = appendSchemaFormat(b, c.Format)
 	}
 	if c != nil && c.Verbosity != nil {
 		b = appendString(append(b, `,"verbosity":`...), *c.Verbosity)
 	}
+	return append(b, '}')
+}
+
+// appendSchemaFormat appends a format with a schema, with each of its members.
+func appendSchemaFormat(b []byte, f *openai.TextFormat) []byte {
+	b = appendString(append(b, `{"type":"json_schema","name":`...), f.Name)
+	b = appendText(append(b, `,"description":`...), f.Description)
+	b = append(append(b, `,"schema":`...), f.Schema...)
+	b = appendBool(append(b, `,"strict":`...), f.Strict != nil && *f.Strict)
 	return append(b, '}')
 }
 
@@ -107,9 +119,7 @@ func appendEchoTools(b []byte, tools []offered) []byte {
 		if t.Namespace != "" {
 			b = appendString(append(b, `,"namespace":`...), t.Namespace)
 		}
-		if t.Description != nil {
-			b = appendString(append(b, `,"description":`...), *t.Description)
-		}
+		b = appendText(append(b, `,"description":`...), t.Description)
 		if t.Type == "custom" {
 			b = append(appendFormat(b, t.Format), '}')
 			continue
