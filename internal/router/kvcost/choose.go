@@ -57,15 +57,22 @@ func Costs(q *Query, c *Config, candidates []Candidate, s *Scratch) (eligible []
 	m := newModel(q, c)
 	s.eligible, s.costs = s.eligible[:0], s.costs[:0]
 	m.least = math.MaxInt64
+	everybody := q.Allowed == nil && len(q.Required) == 0
 	for i := range candidates {
-		candidate := &candidates[i]
-		if !q.admits(candidate) {
-			continue
+		if everybody || q.admits(&candidates[i]) {
+			s.eligible = append(s.eligible, int32(i))
 		}
-		s.eligible = append(s.eligible, int32(i))
+	}
+	if m.plain() {
+		for _, i := range s.eligible {
+			s.costs = append(s.costs, m.plainCost(&candidates[i]))
+		}
+		return s.eligible, s.costs
+	}
+	for _, i := range s.eligible {
 		backlog := int64(0)
-		if candidate.Load != nil {
-			backlog = candidate.Load.PrefillTokens
+		if load := candidates[i].Load; load != nil {
+			backlog = load.PrefillTokens
 		}
 		m.least = min(m.least, backlog)
 	}

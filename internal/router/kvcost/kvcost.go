@@ -222,6 +222,28 @@ func (m *model) cost(c *Candidate) float64 {
 	return float64(m.c.PrefillScale*max(0, float64(prefill)/m.block-credit)) + blocks + requests
 }
 
+// plain reports whether the usual settings hold, under which plainCost is the cost.
+func (m *model) plain() bool {
+	return m.track && !m.decay && !m.combined && !m.bare && m.c.SharedMultiplier == 0 && len(m.preferred) == 0
+}
+
+// plainCost is cost under the usual settings, to the last bit: what is left out there adds zero or multiplies by one. A
+// choice among a thousand candidates spends its time here.
+func (m *model) plainCost(c *Candidate) float64 {
+	load := c.Load
+	if load == nil || c.Host|c.Disk != 0 {
+		return m.cost(c)
+	}
+	prompt, credit := m.tokens, 0.0
+	if m.cache {
+		prompt = max(prompt, int64(c.Device)*int64(m.block))
+		credit = float64(m.credit * float64(c.Device))
+	}
+	prefill := float64(load.PrefillTokens + prompt)
+	return float64(m.c.PrefillScale*max(0, prefill/m.block-credit)) + float64(load.DecodeBlocks+load.AdditionalBlocks) +
+		float64(m.c.RequestWeight*float64(load.Requests))
+}
+
 // beyond counts the shared blocks at or behind a position.
 func (m *model) beyond(position int) int {
 	n := 0

@@ -1,6 +1,7 @@
 package kvroute
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,12 +33,12 @@ type override struct {
 
 // desk is where a choice is made: room that choices reuse.
 type desk struct {
-	candidates []kvcost.Candidate
-	loads      []kvcost.Load
-	ranks      []*rank
-	owners     []int // which of the router's candidates
-	active     []uint32
-	scratch    kvcost.Scratch
+	some    []kvcost.Candidate // where not all ranks may be chosen
+	at      []int              // their places in the roster
+	owners  []int              // their instances among the router's candidates
+	active  []uint32           // by slot
+	scratch kvcost.Scratch
+	best    uint32 // most blocks that any rank has on its device
 }
 
 // overlaps are what the index says, by slot.
@@ -205,15 +206,27 @@ func (p *pool) choose(
 		d.active = d.active[:0]
 	}
 	p.look(o.view)
-	p.lay(d, q, in, o, candidates)
-	if len(d.candidates) == 0 {
+	p.fill(in, o)
+	list := p.roster.candidates
+	all := p.everybody(q, candidates)
+	if !all {
+		p.pick(q, candidates)
+		list = d.some
+	}
+	if len(list) == 0 {
 		return p.nobody(q, candidates)
 	}
-	c, err := kvcost.Choose(cq, &cfg, d.candidates, p.rng, &d.scratch)
+	c, err := kvcost.Choose(cq, &cfg, list, p.rng, &d.scratch)
 	if err != nil {
 		return router.Choice{}, refusal(err)
 	}
-	k := d.ranks[c.Index]
+	at, owner := c.Index, 0
+	if all {
+		owner = p.owner(at)
+	} else {
+		at, owner = d.at[c.Index], d.owners[c.Index]
+	}
+	k := p.roster.ranks[at]
 	p.note(d, in, c)
 	t := p.place(&request{
 		pool: p, rank: k, id: q.RequestID, path: in.sequence, shared: reuse, tokens: in.tokens,
@@ -223,7 +236,7 @@ func (p *pool) choose(
 		// Before the next request is weighed: it may begin alike. That there is no room is counted by the index.
 		_ = p.index.Insert(k.at, in.local)
 	}
-	return router.Choice{Index: d.owners[c.Index], Rank: &k.at.Rank, Ticket: t}, nil
+	return router.Choice{Index: owner, Rank: &k.at.Rank, Ticket: t}, nil
 }
 
 // query describes the request to the cost function.
@@ -242,47 +255,81 @@ func (p *pool) query(q *router.Query, in *prompt) *kvcost.Query {
 	return cq
 }
 
-// lay lists the ranks that may be chosen. Candidates come ordered by id, as workers do. The caller holds mu.
-func (p *pool) lay(d *desk, q *router.Query, in *prompt, o *overlaps, candidates []router.Candidate) {
-	var only *uint32
-	if q.Request != nil {
-		only = q.Request.Routing.DPRank
-	}
+// fill writes into the roster what this request finds at each rank. The caller holds mu.
+func (p *pool) fill(in *prompt, o *overlaps) {
 	total := int64(0)
 	if p.cfg.TrackBlocks {
 		total = int64(len(in.sequence))
 	}
-	d.candidates, d.ranks, d.owners, d.loads = d.candidates[:0], d.ranks[:0], d.owners[:0], d.loads[:0]
+	r, d := &p.roster, &p.desk
+	best := uint32(0)
+	for i := range r.candidates {
+		c := &r.candidates[i]
+		if s := uint32(r.cache[i]); int(s) < len(o.device) {
+			c.Device, c.Host, c.Disk = o.device[s], o.host[s], o.disk[s]
+			best = max(best, c.Device)
+		} else { // -1 is beyond any length
+			c.Device, c.Host, c.Disk = 0, 0, 0
+		}
+		more := total
+		if s := uint32(r.active[i]); int(s) < len(d.active) {
+			more -= int64(d.active[s])
+		}
+		r.loads[i].AdditionalBlocks = more
+	}
+	d.best = best
+}
+
+// everybody reports whether the router's candidates are just the workers of the roster and the client wants no rank in
+// particular. Nearly always they are.
+func (p *pool) everybody(q *router.Query, candidates []router.Candidate) bool {
+	if len(candidates) != len(p.roster.members) || (q.Request != nil && q.Request.Routing.DPRank != nil) {
+		return false
+	}
+	for i := range candidates {
+		if candidates[i].Instance != p.roster.members[i].instance {
+			return false
+		}
+	}
+	return true
+}
+
+// owner returns whose rank one is, as a place among the members. The caller holds mu.
+func (p *pool) owner(at int) int {
+	i, found := slices.BinarySearchFunc(p.roster.members, at, func(m member, at int) int { return cmp.Compare(m.from, at) })
+	if !found {
+		i-- // the last that begins before it
+	}
+	return i
+}
+
+// pick lists the ranks that may be chosen, where those aren't all. Candidates come ordered by id, as members do. The
+// caller holds mu.
+func (p *pool) pick(q *router.Query, candidates []router.Candidate) {
+	var only *uint32
+	if q.Request != nil {
+		only = q.Request.Routing.DPRank
+	}
+	r, d := &p.roster, &p.desk
+	d.some, d.at, d.owners, d.best = d.some[:0], d.at[:0], d.owners[:0], 0
 	at := 0
 	for i := range candidates {
 		id := candidates[i].Instance.InstanceID
-		if at > 0 && at <= len(p.workers) && p.workers[at-1].id >= id {
+		if at > 0 && r.members[at-1].instance.InstanceID >= id {
 			at = 0 // not in order after all
 		}
-		for at < len(p.workers) && p.workers[at].id < id {
+		for at < len(r.members) && r.members[at].instance.InstanceID < id {
 			at++
 		}
-		if at == len(p.workers) || p.workers[at].id != id {
+		if at == len(r.members) || r.members[at].instance.InstanceID != id {
 			continue
 		}
-		m := &p.workers[at]
-		for _, k := range m.ranks {
-			if only != nil && k.at.Rank != *only {
-				continue
+		for k := r.members[at].from; k < r.members[at].to; k++ {
+			if only == nil || r.ranks[k].at.Rank == *only {
+				d.some, d.at, d.owners = append(d.some, r.candidates[k]), append(d.at, k), append(d.owners, i)
+				d.best = max(d.best, r.candidates[k].Device)
 			}
-			c := kvcost.Candidate{Worker: id, Rank: k.at.Rank, Taints: m.taints}
-			if s := k.cacheSlot; s >= 0 && s < len(o.device) {
-				c.Device, c.Host, c.Disk = o.device[s], o.host[s], o.disk[s]
-			}
-			load := k.load
-			if load.AdditionalBlocks = total; k.activeSlot >= 0 && k.activeSlot < len(d.active) {
-				load.AdditionalBlocks -= int64(d.active[k.activeSlot])
-			}
-			d.candidates, d.ranks, d.owners, d.loads = append(d.candidates, c), append(d.ranks, k), append(d.owners, i), append(d.loads, load)
 		}
-	}
-	for i := range d.candidates { // only now do the loads stay where they are
-		d.candidates[i].Load = &d.loads[i]
 	}
 }
 
@@ -306,13 +353,9 @@ func refusal(err error) error {
 
 // note counts what a choice hopes for. The caller holds mu.
 func (p *pool) note(d *desk, in *prompt, c kvcost.Choice) {
-	best := uint32(0)
-	for i := range d.candidates {
-		best = max(best, d.candidates[i].Device)
-	}
 	cached := min(c.Cached, in.tokens)
 	p.metrics.selected.Add(float64(cached))
-	p.metrics.best.Add(float64(max(min(int(best)*p.layout.BlockSize, in.tokens), cached)))
+	p.metrics.best.Add(float64(max(min(int(d.best)*p.layout.BlockSize, in.tokens), cached)))
 	if in.tokens > 0 {
 		p.metrics.hitRate.Observe(float64(cached) / float64(in.tokens))
 	}

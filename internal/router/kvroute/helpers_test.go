@@ -68,8 +68,7 @@ func (w *world) publish(list ...*engine) {
 	snap := &router.Snapshot{Version: w.version, Instances: map[worker.EndpointID][]*worker.Instance{}}
 	for _, e := range list {
 		w.engines[e.publisher] = e
-		in := &worker.Instance{Namespace: endpoint.Namespace, Component: endpoint.Component, Endpoint: endpoint.Name, InstanceID: e.id}
-		snap.Instances[endpoint] = append(snap.Instances[endpoint], in)
+		snap.Instances[endpoint] = append(snap.Instances[endpoint], e.instance)
 		card := w.cards[e.id]
 		if card == nil {
 			card = &worker.Card{DisplayName: "m", ModelInput: "Tokens", KVCacheBlockSize: blockSize}
@@ -93,8 +92,7 @@ func (w *world) candidates() (out []router.Candidate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.live {
-		out = append(out, router.Candidate{Instance: &worker.Instance{Namespace: endpoint.Namespace, Component: endpoint.Component,
-			Endpoint: endpoint.Name, InstanceID: e.id}})
+		out = append(out, router.Candidate{Instance: e.instance})
 	}
 	return out
 }
@@ -137,6 +135,7 @@ func (r *reply) Each(f func(it *worker.Item, more bool) error) error {
 // engine is a worker with a cache: paths of blocks, each under a name of its own.
 type engine struct {
 	id, publisher uint64
+	instance      *worker.Instance
 	mute          bool // answers no queries
 
 	mu      sync.Mutex
@@ -156,7 +155,8 @@ type node struct {
 }
 
 func newEngine(id, publisher uint64) *engine {
-	return &engine{id: id, publisher: publisher, window: 8, nodes: map[uint64]*node{}, roots: map[uint64]uint64{}}
+	in := &worker.Instance{Namespace: endpoint.Namespace, Component: endpoint.Component, Endpoint: endpoint.Name, InstanceID: id}
+	return &engine{id: id, publisher: publisher, instance: in, window: 8, nodes: map[uint64]*node{}, roots: map[uint64]uint64{}}
 }
 
 func (e *engine) channel() *worker.EventChannel {

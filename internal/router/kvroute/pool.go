@@ -1,6 +1,7 @@
 package kvroute
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -36,7 +37,7 @@ type pool struct {
 	mu      sync.Mutex               // held while a worker is chosen
 	stopped bool                     // guarded by mu
 	quit    chan struct{}            // closed when stopped
-	workers []member                 // guarded by mu; by id
+	roster  roster                   // guarded by mu
 	ranks   map[kvindex.Worker]*rank // guarded by mu; those of workers that have gone stay while they have requests
 	remote  map[remoteKey]*request   // guarded by mu: of other routers
 	views   views                    // guarded by mu
@@ -48,21 +49,28 @@ var _ router.Chooser = (*pool)(nil)
 
 // member is one worker of the pool.
 type member struct {
-	id     uint64
-	muted  bool // its blocks are of another size
-	taints []string
-	ranks  []*rank // ascending
+	instance *worker.Instance
+	muted    bool // its blocks are of another size
+	from, to int  // its ranks, in the roster's
+}
+
+// roster is the workers in discovery, by id, and their ranks in the same order. What a choice reads of a thousand ranks
+// lies side by side: the choice reuses the candidates and writes only what this request changes.
+type roster struct {
+	members    []member
+	ranks      []*rank
+	candidates []kvcost.Candidate
+	loads      []kvcost.Load // of candidates and ranks
+	cache      []int32       // slots in the views; -1: none
+	active     []int32
 }
 
 // rank is one data-parallel rank of a worker and what it has to do. Its fields are guarded by the pool's mutex.
 type rank struct {
-	at   kvindex.Worker
-	gone bool // the worker isn't in discovery
-
-	load     kvcost.Load
-	requests []*request // at work there
-
-	cacheSlot, activeSlot int // in the views; -1: none
+	at       kvindex.Worker
+	gone     bool         // the worker isn't in discovery
+	load     *kvcost.Load // in the roster, unless it is gone
+	requests []*request   // at work there
 }
 
 // views are those that the ranks' slots are of. While they stay, slots needn't be looked up.
@@ -128,8 +136,8 @@ func roleOf(card *worker.Card) kvcost.Role {
 func (p *pool) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.workers {
-		p.forgive(m.id)
+	for _, m := range p.roster.members {
+		p.forgive(m.instance.InstanceID)
 	}
 	if !p.stopped {
 		p.stopped = true
@@ -144,56 +152,60 @@ func (p *pool) stop() {
 func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Card) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := make([]member, 0, len(instances))
+	var next roster
 	for _, in := range instances {
-		card := cards[in.InstanceID]
-		if card == nil {
-			continue // it isn't sent requests either before it says what it serves
-		}
-		next = append(next, p.member(in.InstanceID, card))
-	}
-	present := map[kvindex.Worker]bool{}
-	for _, m := range next {
-		for _, k := range m.ranks {
-			k.gone = false
-			present[k.at] = true
+		// Without a card it isn't sent requests either.
+		if card := cards[in.InstanceID]; card != nil {
+			p.enlist(&next, in, card)
 		}
 	}
-	p.workers = next
+	n := len(next.ranks)
+	next.loads, next.cache, next.active = make([]kvcost.Load, n), make([]int32, n), make([]int32, n)
+	present := make(map[kvindex.Worker]bool, n)
+	for i, k := range next.ranks {
+		next.loads[i] = *k.load
+		k.load, k.gone = &next.loads[i], false
+		next.candidates[i].Load = k.load
+		present[k.at] = true
+	}
+	p.roster = next
+	p.views = views{} // there may be new ranks, whose slots nobody has looked up
 	for at, k := range p.ranks {
 		if present[at] {
 			continue
 		}
 		if !k.gone {
-			k.gone = true
+			load := *k.load // out of the old roster, which is to go
+			k.load, k.gone = &load, true
 			p.index.RemoveRank(at)
 			p.forgive(at.ID)
 		}
 		p.bury(k)
 	}
-	p.views = views{} // there may be new ranks, whose slots nobody has looked up
 }
 
-// member describes a worker. Ranks that were known are kept, with what they have to do.
-func (p *pool) member(id uint64, card *worker.Card) member {
+// enlist adds a worker to a roster. Ranks that were known are kept, with what they have to do.
+func (p *pool) enlist(to *roster, in *worker.Instance, card *worker.Card) {
 	rc := &card.RuntimeConfig
-	m := member{id: id, taints: rc.Taints}
+	m := member{instance: in, from: len(to.ranks)}
 	if card.KVCacheBlockSize != uint32(p.layout.BlockSize) && p.r.opts.BlockSize <= 0 {
 		m.muted = true
-		p.complain(id, card)
+		p.complain(in.InstanceID, card)
 	} else {
-		p.forgive(id)
+		p.forgive(in.InstanceID)
 	}
 	for i := range min(max(rc.DataParallelSize, 1), maxRanks) {
-		at := kvindex.Worker{ID: id, Rank: rc.DataParallelStartRank + i}
+		at := kvindex.Worker{ID: in.InstanceID, Rank: rc.DataParallelStartRank + i}
 		k := p.ranks[at]
 		if k == nil {
-			k = &rank{at: at, cacheSlot: -1, activeSlot: -1}
+			k = &rank{at: at, load: &kvcost.Load{}}
 			p.ranks[at] = k
 		}
-		m.ranks = append(m.ranks, k)
+		to.ranks = append(to.ranks, k)
+		to.candidates = append(to.candidates, kvcost.Candidate{Worker: at.ID, Rank: at.Rank, Taints: rc.Taints})
 	}
-	return m
+	m.to = len(to.ranks)
+	to.members = append(to.members, m)
 }
 
 // bury forgets a rank that is gone and has nothing to do. The caller holds mu.
@@ -208,16 +220,10 @@ func (p *pool) bury(k *rank) {
 func (p *pool) muted(id uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i, ok := slices.BinarySearchFunc(p.workers, id, func(m member, id uint64) int {
-		switch {
-		case m.id < id:
-			return -1
-		case m.id > id:
-			return 1
-		}
-		return 0
+	i, ok := slices.BinarySearchFunc(p.roster.members, id, func(m member, id uint64) int {
+		return cmp.Compare(m.instance.InstanceID, id)
 	})
-	return ok && p.workers[i].muted
+	return ok && p.roster.members[i].muted
 }
 
 // here reports whether a worker is in the pool.
@@ -234,17 +240,15 @@ func (p *pool) look(v views) {
 		return
 	}
 	p.views = v
-	for i := range p.workers {
-		for _, k := range p.workers[i].ranks {
-			k.cacheSlot, k.activeSlot = slot(v.cache, k.at), slot(v.active, k.at)
-		}
+	for i, k := range p.roster.ranks {
+		p.roster.cache[i], p.roster.active[i] = slot(v.cache, k.at), slot(v.active, k.at)
 	}
 }
 
 // slot is -1 for a worker that isn't in the view.
-func slot(v *kvindex.View, w kvindex.Worker) int {
+func slot(v *kvindex.View, w kvindex.Worker) int32 {
 	if s, ok := v.Slot(w); ok {
-		return s
+		return int32(s)
 	}
 	return -1
 }
