@@ -119,6 +119,12 @@ chaos: build peers ## Kill, freeze and restart everything under 200 streams for 
 	$(call step,chaos)
 	@PORTICO_CHAOS=$(CHAOS) go test -count=1 -v -timeout 30m ./tests/e2e/chaos
 
+.PHONY: bench-router
+bench-router: build peers ## Mode kv: the index and the hashes beside Dynamo's crate, the choice, and both frontends in turns
+	@go run ./tests/bench/kvindex $(ARGS)
+	@go test -run '^$$' -bench Choose -benchtime 10000x ./internal/router/kvroute
+	@go run ./tests/bench/router
+
 .PHONY: bench
 bench: build peers ## Dynamo's frontend and this one against the same mocker, interleaved; prints the ratios
 	@go run ./tests/bench $(ARGS)
