@@ -263,6 +263,12 @@ func (n *natsHub) connect(ctx context.Context) error {
 			}
 			n.each((*link).down)
 		}),
+		natsgo.ErrorHandler(func(_ *natsgo.Conn, sub *natsgo.Subscription, err error) {
+			n.hub.opts.Log.Warn("NATS error on events", "error", err)
+			if errors.Is(err, natsgo.ErrSlowConsumer) { // messages have been dropped, the last ones maybe
+				n.lost(sub)
+			}
+		}),
 	}
 	for attempt := 0; ; attempt++ {
 		conn, err := n.hub.opts.NATS(options...)
@@ -307,6 +313,24 @@ func (n *natsHub) each(f func(*link)) {
 	n.mu.Unlock()
 	for _, l := range list {
 		f(l)
+	}
+}
+
+// lost tells the publishers of a subscription's link that messages were dropped on this side.
+func (n *natsHub) lost(sub *natsgo.Subscription) {
+	n.mu.Lock()
+	var of *link
+	for l, s := range n.links {
+		if s == sub {
+			of = l
+		}
+	}
+	n.mu.Unlock()
+	if of == nil {
+		return
+	}
+	for _, t := range *of.tracks.Load() {
+		t.missed()
 	}
 }
 

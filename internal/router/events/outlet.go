@@ -124,20 +124,36 @@ func (o *Outlet) Run(ctx context.Context) error {
 	defer closeConn(conn)
 	ch.Transport = worker.EventTransport{Kind: worker.TransportNATS, SubjectPrefix: o.opts.Scope.Subject()}
 	subject := o.opts.Scope.Subject() + "." + o.opts.Topic
+	// Publishing waits for a server that takes nothing, and whoever calls Publish must not.
+	queue := make(chan []byte, natsQueue)
 	out := func(e *worker.Event) {
-		if conn.Publish(subject, worker.AppendEvent(nil, e)) != nil {
+		select {
+		case queue <- worker.AppendEvent(nil, e):
+		default:
 			o.lost.Add(1)
 		}
 	}
 	o.out.Store(&out)
-	if o.register(ctx, ch) {
-		<-ctx.Done()
-		o.unregister(ctx, ch)
+	if !o.register(ctx, ch) {
+		return nil
 	}
-	o.out.Store(nil)
-	_ = conn.FlushTimeout(closeTimeout) // what was published last still goes out, where there is a server
-	return nil
+	defer o.unregister(ctx, ch)
+	for {
+		select {
+		case b := <-queue:
+			if conn.Publish(subject, b) != nil {
+				o.lost.Add(1)
+			}
+		case <-ctx.Done():
+			o.out.Store(nil)
+			_ = conn.FlushTimeout(closeTimeout) // what was published last still goes out, where there is a server
+			return nil
+		}
+	}
 }
+
+// natsQueue bounds the messages that wait to be published.
+const natsQueue = 10_000
 
 // zmqMessage lays an event out as ZeroMQ subscribers want it.
 func (o *Outlet) zmqMessage(e *worker.Event) [][]byte {

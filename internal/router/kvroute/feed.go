@@ -84,30 +84,50 @@ func (r *Router) followSources(snap *router.Snapshot) {
 	}
 }
 
-// feed returns a publisher's feed, which it makes if need be; nil when there is no pool for it.
-func (c *cacheEvents) feed(ch *worker.EventChannel) *feed {
+// feed returns a publisher's feed, which it makes if need be; nil when there is no pool for it. A fresh one, also where a
+// pool was made anew, begins by asking.
+func (c *cacheEvents) feed(ch *worker.EventChannel) (f *feed, fresh bool) {
 	r := (*Router)(c)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.pools[ch.Scope.ID]
-	f := r.feeds[ch.Publisher]
+	f = r.feeds[ch.Publisher]
 	if f != nil && f.p == p {
-		return f
+		return f, false
+	}
+	if f != nil {
+		delete(r.feeds, ch.Publisher)
+		f.end()
 	}
 	if p == nil {
-		return nil
+		return nil, false
 	}
 	f = &feed{
 		r: r, p: p, publisher: ch.Publisher, source: r.sources[ch.Publisher],
 		streams: map[kvindex.Worker]*stream{}, quit: make(chan struct{}),
 	}
 	r.feeds[ch.Publisher] = f
-	return f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.missed()
+	return f, true
+}
+
+// end stops a feed and leaves its ranks' seats.
+func (f *feed) end() {
+	f.mu.Lock()
+	f.gone = true
+	close(f.quit)
+	ranks := slices.Collect(maps.Keys(f.streams))
+	f.mu.Unlock()
+	for _, at := range ranks {
+		f.p.leave(at, f)
+	}
 }
 
 // Event implements events.Handler.
 func (c *cacheEvents) Event(ch *worker.EventChannel, e *worker.Event) {
-	f := c.feed(ch)
+	f, _ := c.feed(ch)
 	if f == nil {
 		return
 	}
@@ -128,8 +148,8 @@ func (c *cacheEvents) Event(ch *worker.EventChannel, e *worker.Event) {
 
 // Missed implements events.Handler.
 func (c *cacheEvents) Missed(ch *worker.EventChannel) {
-	f := c.feed(ch)
-	if f == nil {
+	f, fresh := c.feed(ch)
+	if f == nil || fresh {
 		return
 	}
 	f.mu.Lock()
@@ -144,16 +164,8 @@ func (c *cacheEvents) Gone(ch *worker.EventChannel) {
 	f := r.feeds[ch.Publisher]
 	delete(r.feeds, ch.Publisher)
 	r.mu.Unlock()
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	f.gone = true
-	close(f.quit)
-	ranks := slices.Collect(maps.Keys(f.streams))
-	f.mu.Unlock()
-	for _, at := range ranks {
-		f.p.leave(at, f)
+	if f != nil {
+		f.end()
 	}
 }
 

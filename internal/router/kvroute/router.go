@@ -173,6 +173,11 @@ func (r *Router) Follow(snap *router.Snapshot) {
 // followPool makes or updates the pool of an endpoint that has cards. The caller holds mu.
 func (r *Router) followPool(id worker.EndpointID, instances []*worker.Instance, cards map[uint64]*worker.Card) {
 	p := r.pools[id]
+	if p != nil && p.outdated(instances, cards) {
+		p.stop()
+		delete(r.pools, id)
+		p = nil
+	}
 	if p == nil {
 		card := firstCard(instances, cards)
 		if card == nil {
@@ -196,6 +201,25 @@ func (r *Router) followPool(id worker.EndpointID, instances []*worker.Instance, 
 		r.pools[id] = p
 	}
 	p.follow(instances, cards)
+}
+
+// outdated reports whether the pool's blocks are of a size that none of its workers has any more: they have all been
+// replaced.
+func (p *pool) outdated(instances []*worker.Instance, cards map[uint64]*worker.Card) bool {
+	if p.r.opts.BlockSize > 0 {
+		return false
+	}
+	some := false
+	for _, in := range instances {
+		c := cards[in.InstanceID]
+		if c == nil {
+			continue
+		}
+		if some = true; c.KVCacheBlockSize == uint32(p.layout.BlockSize) {
+			return false
+		}
+	}
+	return some
 }
 
 // firstCard returns the card of the first instance that has one.
