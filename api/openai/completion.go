@@ -7,7 +7,7 @@ type CompletionRequest struct {
 	Prompt       Prompt  `json:"prompt"`        // required unless PromptEmbeds is given
 	PromptEmbeds *string `json:"prompt_embeds"` // base64; replaces the prompt
 	Suffix       *string `json:"suffix"`        // accepted; workers have no use for it
-	Echo         *bool   `json:"echo"`          // accepted; only workers that take text act on it
+	Echo         *bool   `json:"echo"`          // the text begins with the prompt
 	BestOf       *int64  `json:"best_of"`       // candidates the worker chooses n from
 	Logprobs     *int64  `json:"logprobs"`      // alternatives for each token; 0 still names the token drawn
 	NoStopTrim   *bool   `json:"no_stop_trim"`  // keep matched stop strings and tokens in the text

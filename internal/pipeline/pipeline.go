@@ -42,6 +42,7 @@ type Prepared struct {
 	Pin      *uint64           // the instance the client insists on
 	Prompt   string            // rendered chat prompt, kept only when an annotation asks for it
 	Raw      json.RawMessage   // Text workers: the request to forward
+	Echo     []string          // completions that are to begin with their prompt: the text of each; nil: none are
 
 	// Images are what Run is to bring within the worker's reach; empty: the worker fetches its media itself.
 	Images []multimodal.Source

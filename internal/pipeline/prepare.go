@@ -87,6 +87,11 @@ func (p *Pipeline) PrepareCompletion(
 	if err != nil {
 		return nil, err
 	}
+	if isOn(req.Echo) && req.PromptEmbeds == nil {
+		if out.Echo, err = echoed(set, req, prompts); err != nil {
+			return nil, err
+		}
+	}
 	first := completionRequest(set, &out.Meta, req)
 	out.Requests = make([]*worker.Request, len(prompts))
 	for i, ids := range prompts {
@@ -97,6 +102,21 @@ func (p *Pipeline) PrepareCompletion(
 		}
 		p.prepare.inputTokens(req.Model, len(ids))
 		out.Requests[i] = &q
+	}
+	return out, nil
+}
+
+// echoed returns the texts of the prompts, as sent or as their tokens read.
+func echoed(set *catalog.Set, req *openai.CompletionRequest, prompts [][]uint32) ([]string, error) {
+	if x := req.NvExt; len(req.Prompt.Texts) == len(prompts) && (x == nil || x.TokenData == nil) {
+		return req.Prompt.Texts, nil
+	}
+	out := make([]string, len(prompts))
+	for i, ids := range prompts {
+		var err error
+		if out[i], err = set.Tokenizer.Decode(ids, false); err != nil {
+			return nil, errDecode.Because(err)
+		}
 	}
 	return out, nil
 }

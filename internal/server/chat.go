@@ -92,6 +92,8 @@ func (x *exchange) options(prefix string, c *openai.Common) reply.Options {
 		Received:    x.began,
 		TokensAsIDs: on(c.ReturnTokensAsTokenIDs),
 		SkipSpecial: c.SkipSpecialTokens == nil || *c.SkipSpecialTokens,
+
+		PromptLogProbs: c.PromptLogprobs != nil,
 	}
 	if so := c.StreamOptions; so != nil { // validation has refused them without a stream
 		o.Usage = on(so.IncludeUsage)

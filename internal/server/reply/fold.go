@@ -1,6 +1,7 @@
 package reply
 
 import (
+	"encoding/json"
 	"strconv"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -12,7 +13,9 @@ import (
 type Fold struct {
 	base            // options, choices, usage
 	folded []folded // by the client's index
-	raw    rawFold  // of a worker that speaks the client's format
+
+	promptLogprobs []json.RawMessage // of each prompt; empty: not asked for, or the worker gave none
+	raw            rawFold           // of a worker that speaks the client's format
 }
 
 // folded is one whole choice.
@@ -34,6 +37,7 @@ func (f *Fold) Start(p *pipeline.Prepared) error {
 	f.begin(p)
 	// Deltas come for these choices only: the pipeline refuses an index beyond them.
 	f.folded = make([]folded, len(f.choices))
+	f.promptLogprobs = make([]json.RawMessage, len(f.prompt))
 	return nil
 }
 
@@ -52,12 +56,26 @@ func (f *Fold) Delta(d *pipeline.Delta) error {
 	c.seen = true
 	f.count(d)
 	f.ext.add(d)
+	if f.opts.PromptLogProbs && len(d.EngineData) > 0 {
+		f.keepPrompt(d)
+	}
 	c.text = c.message.add(append(c.text, d.Text...), d.Pieces)
 	f.addLogProbs(&c.logprobs, d, &f.choices[index])
 	if d.Finish != worker.FinishNone {
 		c.finish = d.Finish
 	}
 	return nil
+}
+
+// keepPrompt keeps the log probabilities of a prompt, which an engine gives once, with whichever output.
+func (f *Fold) keepPrompt(d *pipeline.Delta) {
+	var engine struct {
+		PromptLogprobs json.RawMessage `json:"prompt_logprobs"`
+	}
+	// What isn't an object has no members.
+	if json.Unmarshal(d.EngineData, &engine) == nil && len(engine.PromptLogprobs) > 0 {
+		f.promptLogprobs[d.Prompt] = engine.PromptLogprobs
+	}
 }
 
 // Flush does nothing: the body leaves as a whole.
@@ -96,7 +114,11 @@ func (f *Fold) AppendBody(dst []byte) ([]byte, error) {
 	}
 	dst = append(append(append(dst, `,"object":"`...), f.opts.object(false)...), `","usage":`...)
 	dst = f.appendUsage(dst)
-	if prompt, _ := f.ext.engineParts(); len(prompt) > 0 { // clients of vLLM look for it here
+	prompt, _ := f.ext.engineParts()
+	if len(prompt) == 0 && f.opts.Chat {
+		prompt = f.promptLogprobs[0]
+	}
+	if len(prompt) > 0 { // clients of vLLM look for it here
 		dst = append(append(dst, `,"prompt_logprobs":`...), prompt...)
 	}
 	dst = f.ext.append(dst)
@@ -123,10 +145,14 @@ func (f *Fold) chatChoice(dst []byte, c *folded, index int) []byte {
 
 // completionChoice appends one choice with its whole text, which is a string even when it is empty.
 func (f *Fold) completionChoice(dst []byte, c *folded, index int) []byte {
-	dst = appendString(append(dst, `{"text":`...), c.text)
-	dst = append(dst, `,"index":`...)
+	dst = appendEscaped(append(dst, `{"text":"`...), f.prefix(index))
+	dst = append(appendEscaped(dst, c.text), `","index":`...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
 	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), &c.logprobs)
 	dst = append(append(dst, `,"finish_reason":`...), finishReason(c.finish)...)
+	// Here is where clients of vLLM look for them; for chats they stand beside the choices.
+	if lp := f.promptLogprobs[index/f.perPrompt]; len(lp) > 0 {
+		dst = append(append(dst, `,"prompt_logprobs":`...), lp...)
+	}
 	return append(dst, '}')
 }

@@ -3,6 +3,7 @@ package reply
 import (
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/pipeline"
@@ -23,6 +24,8 @@ type Options struct {
 	TopLogProbs int  // alternatives at each position, at most
 	TokensAsIDs bool // token_id:N in place of a token's text
 	SkipSpecial bool // special tokens have no text
+
+	PromptLogProbs bool // of the prompt, in one body, where the worker gives them
 
 	ReasoningField string // where thoughts go; empty: reasoning_content
 
@@ -72,8 +75,9 @@ type base struct {
 	reasoning  count // tokens of the answer spent on reasoning, by the worker's count
 	thought    count // the same by our own
 
-	rawAnswer bool // the worker speaks the client's format
-	parsed    bool // the answer comes in pieces
+	echo      []string // what the choices of each prompt begin with; nil: nothing
+	rawAnswer bool     // the worker speaks the client's format
+	parsed    bool     // the answer comes in pieces
 }
 
 // count is a sum that may be absent.
@@ -103,9 +107,21 @@ func (b *base) begin(p *pipeline.Prepared) {
 	if p.Set != nil { // the tokenizer stays alive as long as somebody holds it
 		b.tokenizer = p.Set.Tokenizer
 	}
+	b.echo = p.Echo
+	for i := range b.choices { // text_offset counts the prompt in
+		b.choices[i].offset = utf8.RuneCountInString(b.prefix(i))
+	}
 	b.parsed = p.Parsed()
 	b.thought.set = b.parsed && p.Answer.Reasoning
 	b.ext.begin(b.opts.Fields, b.opts.Received, p)
+}
+
+// prefix is what the choice begins with: its prompt, when that is to be repeated.
+func (b *base) prefix(index int) string {
+	if b.echo == nil {
+		return ""
+	}
+	return b.echo[index/b.perPrompt]
 }
 
 // index is the client's index of d's choice.

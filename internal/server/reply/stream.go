@@ -141,7 +141,7 @@ func (s *Stream) chunk(b []byte, d *pipeline.Delta) []byte {
 	if s.opts.Chat {
 		b = s.chatChoice(b, d, index, first)
 	} else {
-		b = s.completionChoice(b, d, index)
+		b = s.completionChoice(b, d, index, first)
 	}
 	return s.endChunk(b)
 }
@@ -181,9 +181,12 @@ func (s *Stream) chatChoice(b []byte, d *pipeline.Delta, index int, first bool) 
 }
 
 // completionChoice appends a choice with the text d adds. Its keys stand in the same order as in a whole answer.
-func (s *Stream) completionChoice(b []byte, d *pipeline.Delta, index int) []byte {
-	b = appendString(append(b, `{"text":`...), d.Text)
-	b = append(b, `,"index":`...)
+func (s *Stream) completionChoice(b []byte, d *pipeline.Delta, index int, first bool) []byte {
+	b = append(b, `{"text":"`...)
+	if first {
+		b = appendEscaped(b, s.prefix(index))
+	}
+	b = append(appendEscaped(b, d.Text), `","index":`...)
 	b = strconv.AppendInt(b, int64(index), 10)
 	b = s.appendLogProbs(append(b, `,"logprobs":`...), &s.logprobs)
 	b = append(append(b, `,"finish_reason":`...), finishReason(d.Finish)...)
