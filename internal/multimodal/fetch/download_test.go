@@ -105,12 +105,12 @@ func site(w http.ResponseWriter, r *http.Request) {
 func TestDownloads(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(site))
 	t.Cleanup(srv.Close)
-	f := newFetcher(t, fetch.Options{AllowInternal: true, MaxBytes: 1 << 20, Timeout: time.Second})
+	f := newFetcher(t, fetch.Options{AllowInternal: true, MaxBytes: 1 << 20, Timeout: 2 * time.Second})
 	for path, want := range map[string]string{
 		"/ok": "", "/html": "", "/full": "", "/gzip": "",
 		"/404": "does not give it", "/500": "does not give it", "/204": "does not give it", "/206": "does not give it",
 		"/noplace": "could not be fetched", "/nowhere": "could not be fetched", "/empty": "is empty",
-		"/drip": "within 1s", "/silent": "within 1s", "/short": "breaks off",
+		"/drip": "within 2s", "/silent": "within 2s", "/short": "breaks off",
 		"/large": "larger than 1 MiB", "/endless": "larger than 1 MiB", "/over": "larger than 1 MiB",
 		"/bomb": "larger than 1 MiB", "/torn": "breaks off or is damaged", "/notgzip": "breaks off or is damaged",
 		"/br": "encoding", "/garbage": "could not be fetched", "/header": "could not be fetched",
