@@ -23,6 +23,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/pipeline"
+	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/callhome"
 	"github.com/portico-llm/portico/internal/router/dispatch"
@@ -50,7 +51,8 @@ func (noRecords) Remove(context.Context, string) error      { return nil }
 func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.Options) *farm {
 	t.Helper()
 	testkit.NoLeaks(t)
-	log, set := slog.New(slog.DiscardHandler), testkit.ByteModel("m")
+	log, set, parsed := slog.New(slog.DiscardHandler), testkit.ByteModel("m"), testkit.ByteModel("parsed")
+	parsed.ToolParser, parsed.ReasoningParser = "hermes", "qwen3"
 	group := lifecycle.New(context.Background())
 	f := &farm{client: &http.Client{Transport: &http.Transport{}}}
 	snap := &router.Snapshot{Version: 1, Instances: map[worker.EndpointID][]*worker.Instance{}}
@@ -79,8 +81,9 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 	opts.Snapshots, opts.Policy, opts.TCP, opts.CallHome, opts.Log = func() *router.Snapshot { return snap }, choose, plane, home, log
 	d := dispatch.New(opts)
 	srv, err := server.New(server.Options{
-		Pipeline: pipeline.New(pipeline.Options{Dispatcher: d, Migration: pipeline.Migration{Limit: limit}, Log: log}),
-		Catalog:  testkit.Models{"m": set}, Log: log})
+		Pipeline: pipeline.New(pipeline.Options{
+			Dispatcher: d, Migration: pipeline.Migration{Limit: limit}, Log: log, Answers: msgparse.Plan}),
+		Catalog: testkit.Models{"m": set, "parsed": parsed}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,10 +311,21 @@ var recitals = []struct{ name, path, request, answer string }{
 	{"unary", chatPath, `"stop":["zz"],"logprobs":true`, "one, zwö z⏹"},
 	{"completion", completionPath, `"prompt":"say","stream":true,"logprobs":1,"max_tokens":20`, "né 日本⏹"},
 	{"unary completion", completionPath, `"prompt":"say","max_tokens":4`, "été⏹"},
+	{"a tool call", chatPath, tool + `,"stream":true`, "ok <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"é🙂\"}}</tool_call>⏹"},
+	{"two tool calls", chatPath, tool, `<tool_call>{"name":"f","arguments":{}}</tool_call> <tool_call>{"name":"f","arguments":{"x":1}}</tool_call>⏹`},
+	{"thoughts and a call", chatPath, tool + `,"stream":true,"stream_options":{"include_usage":true}`,
+		"<think>hm, né</think>so <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":[]}}</tool_call>⏹"},
+	{"no call after all", chatPath, tool + `,"stream":true,"stop":["no"]`, "<think>a</think>x <tool_ca no⏹"},
 }
+
+// tool is what a request for the model with parsers has beside its messages.
+const tool = `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`
 
 // body is the whole request.
 func body(path, request string) string {
+	if strings.HasPrefix(request, tool) {
+		return strings.Replace(conversation, `"m"`, `"parsed"`, 1) + "," + request + "}"
+	}
 	if path == chatPath {
 		return conversation + "," + request + "}"
 	}
