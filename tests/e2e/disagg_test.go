@@ -106,6 +106,56 @@ func TestDisaggregated(t *testing.T) {
 	})
 }
 
+// TestDisaggregatedByCaches routes prompts by the prefill workers' caches: what two of them have read before is found
+// again, and the decode worker, which publishes nothing, is no obstacle.
+func TestDisaggregatedByCaches(t *testing.T) {
+	for _, rooms := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bootstrap %v", rooms), func(t *testing.T) {
+			s := newStack(t, stack.PlaneNATS, stack.BackendFile)
+			d := &deployment{Stack: s}
+			d.startPrefill(t, rooms)
+			d.startPrefill(t, rooms)
+			startMocker(t, s, "--disaggregation-mode", "decode", "--block-size", "16")
+			d.frontend = startFrontend(t, s, "DYN_ROUTER_MODE=kv")
+			d.client = newClient(d.frontend.URL)
+			d.waitModel(t, model, true, waitWorker)
+			d.waitServed(t)
+			eventually(t, waitWorker, func() error {
+				if n := d.known(t, "prefill"); n < 2 {
+					return fmt.Errorf("%d prefill workers", n)
+				}
+				return nil
+			})
+			for _, topic := range []string{"rivers", "mountains", "deserts", "oceans"} {
+				request := with(chat(model, "Tell me about "+topic+strings.Repeat(" and more", 40), 4), "nvext",
+					object{"extra_fields": []string{"worker_id"}})
+				var readers []uint64
+				for range 4 {
+					_, b := d.client.post(t, chatPath, request)
+					var whole struct {
+						NVExt struct {
+							Worker struct {
+								Prefill uint64 `json:"prefill_worker_id"`
+							} `json:"worker_id"`
+						} `json:"nvext"`
+					}
+					if err := json.Unmarshal(b, &whole); err != nil || whole.NVExt.Worker.Prefill == 0 {
+						t.Fatalf("%v in %s", err, b)
+					}
+					readers = append(readers, whole.NVExt.Worker.Prefill)
+					time.Sleep(50 * time.Millisecond) // the worker's events arrive
+				}
+				for _, id := range readers[1:] {
+					if id != readers[0] {
+						t.Errorf("the prompt about %s was read by %v", topic, readers)
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestPrefillWorkerGone kills the prefill worker and brings another: meanwhile there is a clear answer.
 func TestPrefillWorkerGone(t *testing.T) {
 	dynamoDiffers(t, "it goes on to ask the dead worker while its record is there")
