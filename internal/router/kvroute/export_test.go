@@ -11,8 +11,11 @@ type RankLoad = rankLoad
 // Loads lists what the ranks of an endpoint have to do.
 func (r *Router) Loads(id worker.EndpointID) []RankLoad { return r.pool(id).loads() }
 
-// Quiet reports whether no feed is recovering, and all of them know their ranks' states.
+// Quiet reports whether no feed is recovering, all of them know their ranks' states, and no worker is being forgotten.
 func (r *Router) Quiet() bool {
+	if r.vacating.Load() > 0 {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range r.feeds {

@@ -39,6 +39,8 @@ type stream struct {
 	last  uint64 // number of the last event that was applied
 
 	phase   phase
+	lost    int              // how often the index has forgotten the rank
+	since   int              // lost when it was last asked for: what is known is gone unless the two are equal
 	again   bool             // something was missed since the recovery under way began
 	waiting []worker.KVEvent // for the recovery to end
 	weight  int              // of waiting: blocks and hashes
@@ -81,6 +83,18 @@ func (r *Router) followSources(snap *router.Snapshot) {
 			f.missed()
 		}
 		f.mu.Unlock()
+	}
+}
+
+// welcome asks anew for ranks that had left discovery and are back: the index has forgotten them meanwhile.
+func (f *feed) welcome(back []kvindex.Worker) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, at := range back {
+		if s := f.streams[at]; s != nil && !f.gone {
+			s.lost++
+			f.recover(s)
+		}
 	}
 }
 

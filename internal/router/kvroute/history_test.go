@@ -68,7 +68,7 @@ func (w *world) quiet() {
 // engines that clear, fail to answer, restart, come and go. When it is quiet, the index knows nothing but the truth; after
 // one more event of each engine, all of it.
 func TestHistories(t *testing.T) {
-	n := 40
+	n := 20
 	if testing.Short() {
 		n = 8
 	}
@@ -118,11 +118,11 @@ func history(t *testing.T, seed uint64) {
 			list = e.store(path())
 		case k < 94:
 			list = e.evict(rng.IntN)
-		case k < 96:
+		case k < 95:
 			list = e.clear()
-		case k < 97 && len(live) < 6:
+		case k == 96 && len(live) < 6:
 			join()
-		case k < 98 && len(live) > 1:
+		case k == 95 && len(live) > 1:
 			leave(rng.IntN(len(live)))
 		case k == 98: // a restart under the same id: another publisher, an empty cache
 			if i := rng.IntN(len(live)); true {
@@ -133,6 +133,12 @@ func history(t *testing.T, seed uint64) {
 				w.publish(append([]*engine(nil), live...)...)
 				w.cache.Missed(e.channel())
 			}
+		case k == 97 && len(live) > 1: // gone from discovery for a moment, with its events going on
+			i := rng.IntN(len(live))
+			rest := append(append([]*engine(nil), live[:i]...), live[i+1:]...)
+			w.publish(rest...)
+			w.send(live[i], live[i].store(path())...)
+			w.publish(append([]*engine(nil), live...)...)
 		default:
 			e.mu.Lock()
 			e.fail = rng.IntN(5)

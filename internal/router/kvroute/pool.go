@@ -2,6 +2,7 @@ package kvroute
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -148,8 +149,9 @@ func (p *pool) stop() {
 	}
 }
 
-// follow takes over the workers of a snapshot, which come ordered by id. The caller holds the router's mutex.
-func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Card) {
+// follow takes over the workers of a snapshot, which come ordered by id, and returns the ranks that are new or back. The
+// caller holds the router's mutex.
+func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Card) (back []kvindex.Worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var next roster
@@ -163,6 +165,9 @@ func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Car
 	next.loads, next.cache, next.active = make([]kvcost.Load, n), make([]int32, n), make([]int32, n)
 	present := make(map[kvindex.Worker]bool, n)
 	for i, k := range next.ranks {
+		if k.gone {
+			back = append(back, k.at)
+		}
 		next.loads[i] = *k.load
 		k.load, k.gone = &next.loads[i], false
 		next.candidates[i].Load = k.load
@@ -177,11 +182,17 @@ func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Car
 		if !k.gone {
 			load := *k.load // out of the old roster, which is to go
 			k.load, k.gone = &load, true
-			p.index.RemoveRank(at)
 			p.forgive(at.ID)
+			p.r.vacating.Add(1)
+			p.r.start("forget a worker", func(context.Context) error {
+				defer p.r.vacating.Add(-1)
+				p.vacate(at)
+				return nil
+			})
 		}
 		p.bury(k)
 	}
+	return back
 }
 
 // enlist adds a worker to a roster. Ranks that were known are kept, with what they have to do.
@@ -198,7 +209,7 @@ func (p *pool) enlist(to *roster, in *worker.Instance, card *worker.Card) {
 		at := kvindex.Worker{ID: in.InstanceID, Rank: rc.DataParallelStartRank + i}
 		k := p.ranks[at]
 		if k == nil {
-			k = &rank{at: at, load: &kvcost.Load{}}
+			k = &rank{at: at, gone: true, load: &kvcost.Load{}} // until the roster has it
 			p.ranks[at] = k
 		}
 		to.ranks = append(to.ranks, k)

@@ -29,7 +29,7 @@ func (f *feed) ask(ctx context.Context, s *stream) error {
 		return ctx.Err()
 	}
 	f.mu.Lock()
-	source, known, last, gone := f.source, s.known, s.last, f.gone
+	source, known, last, gone, lost := f.source, s.known && s.since == s.lost, s.last, f.gone, s.lost
 	f.mu.Unlock()
 	switch {
 	case gone:
@@ -52,7 +52,7 @@ func (f *feed) ask(ctx context.Context, s *stream) error {
 		}
 		start = nil
 	}
-	return f.use(s, a, start != nil)
+	return f.use(s, a, start != nil, lost)
 }
 
 // stale reports whether an answer to a question behind the last event shows that the worker's numbers aren't those that
@@ -70,8 +70,9 @@ func (f *feed) stale(a *answer, last uint64) bool {
 	return false
 }
 
-// use applies an answer. behind says that it continues what is known; otherwise it is all that the rank holds.
-func (f *feed) use(s *stream, a *answer, behind bool) error {
+// use applies an answer. behind says that it continues what is known; otherwise it is all that the rank holds. lost is as
+// it was when the question was asked.
+func (f *feed) use(s *stream, a *answer, behind bool, lost int) error {
 	switch a.Kind {
 	case "TooNew": // there is nothing behind the last event
 		if !behind {
@@ -98,7 +99,7 @@ func (f *feed) use(s *stream, a *answer, behind bool) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.known, s.last = true, a.LastID
+	s.known, s.last, s.since = true, a.LastID, lost
 	return nil
 }
 
@@ -196,6 +197,22 @@ func (p *pool) leave(at kvindex.Worker, f *feed) {
 	p.seating.Lock()
 	defer p.seating.Unlock()
 	delete(p.seats, at)
+}
+
+// vacate drops what the index holds of a rank whose worker has left discovery. That takes a while for a full cache, so it
+// is no part of what waits for a snapshot. A rank that is back is left alone: its feed asks for everything.
+func (p *pool) vacate(at kvindex.Worker) {
+	s := p.sit(at, true)
+	defer s.mu.Unlock()
+	if !p.here(at) {
+		p.index.RemoveRank(at)
+	}
+	if s.of == nil {
+		s.gone = true
+		p.seating.Lock()
+		defer p.seating.Unlock()
+		delete(p.seats, at)
+	}
 }
 
 // forget drops what the index holds of a rank, if the feed has its seat.

@@ -6,12 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/events"
+	"github.com/portico-llm/portico/internal/router/kvindex"
 )
 
 // maxRecoveries bounds the recovery queries under way: their answers may be large.
@@ -25,6 +27,8 @@ type Router struct {
 	id      uint64 // by which other routers know this one
 	metrics *metrics
 	slots   chan struct{} // of recoveries under way
+
+	vacating atomic.Int64 // workers that are being forgotten
 
 	mu      sync.Mutex
 	version uint64                         // guarded by mu: of the snapshot followed last
@@ -164,13 +168,20 @@ func (r *Router) Follow(snap *router.Snapshot) {
 			delete(r.pools, id)
 		}
 	}
+	back := map[*pool][]kvindex.Worker{}
 	for id, list := range cards {
 		r.followPool(id, snap.Instances[id], list)
+		if p := r.pools[id]; p != nil {
+			back[p] = p.follow(snap.Instances[id], list)
+		}
 	}
 	r.followSources(snap)
+	for _, f := range r.feeds {
+		f.welcome(back[f.p])
+	}
 }
 
-// followPool makes or updates the pool of an endpoint that has cards. The caller holds mu.
+// followPool makes the pool of an endpoint that has cards, if it is in mode kv and there is none. The caller holds mu.
 func (r *Router) followPool(id worker.EndpointID, instances []*worker.Instance, cards map[uint64]*worker.Card) {
 	p := r.pools[id]
 	if p != nil && p.outdated(instances, cards) {
@@ -200,7 +211,6 @@ func (r *Router) followPool(id worker.EndpointID, instances []*worker.Instance, 
 		}
 		r.pools[id] = p
 	}
-	p.follow(instances, cards)
 }
 
 // outdated reports whether the pool's blocks are of a size that none of its workers has any more: they have all been
