@@ -54,6 +54,7 @@ type app struct {
 	images   *decode.Pool         // works on images; nil: they travel by URL
 	gate     *native.Gate         // bounds native calls of all models together
 	pools    *executor.Registry   // one pool for each tokenizer
+	known    *tokenizer.Caches    // what tokenizers remember; nil: nothing
 	records  *mem.Source          // with discovery backend mem; else nil
 	store    *discovery.Store     // what discovery knows
 	catalog  *catalog.Catalog     // what can be served
@@ -90,6 +91,9 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	// Calls into native code take a thread each, so all models share one bound.
 	a.gate = native.NewGate(atLeastOne(cfg.Text.NativeCalls))
 	// Tokenizers of models that come and go take their pool from here and give it back.
+	if cfg.Text.Cache {
+		a.known = tokenizer.NewCaches(tokenizer.CacheOptions{Bytes: cfg.Text.CacheBytes, Registerer: a.registry})
+	}
 	a.pools = executor.NewRegistry(executor.Options{
 		Workers: cfg.Text.Workers, Queue: cfg.Text.Queue, Gate: a.gate, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.pools.Close() })
@@ -268,7 +272,8 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 		backend = tokenizer.Tokenizers // the card asks for the reference
 	}
 	// The name shows in metrics and in the log; models that share it share those, too.
-	options := tokenizer.Options{Backend: backend, Name: rec.Card.DisplayName, Registry: a.pools, Log: log}
+	options := tokenizer.Options{
+		Backend: backend, Name: rec.Card.DisplayName, Registry: a.pools, Caches: a.known, Log: log}
 	// tiktoken reads its settings from files beside the vocabulary, so it needs the path.
 	if files.TokenizerKind == worker.KindTiktoken {
 		options.Tiktoken = files.TokenizerPath

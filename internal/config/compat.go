@@ -107,8 +107,6 @@ func (t *table) addIgnoredVariables() {
 		"DYN_IGNORE_OPENAI_FE_UNSUPPORTED_FIELDS")
 	t.ignore(noParserEdit, "parser-version", "DYN_PARSER_VERSION")
 	t.ignoreSwitch("forced calls always stream", "enable-guided-tool-streaming", "DYN_ENABLE_GUIDED_TOOL_STREAMING")
-	t.ignoreSwitch("encodings aren't cached", "tokenizer-cache", "DYN_TOKENIZER_CACHE")
-	t.ignore("encodings aren't cached", "tokenizer-cache-bytes", "DYN_TOKENIZER_CACHE_BYTES")
 	t.ignore("10 s are used", "etcd-keepalive-timeout-seconds", "ETCD_KEEPALIVE_TIMEOUT_SECONDS")
 	t.ignore("health and metrics are on the HTTP port", "system-port", "DYN_SYSTEM_PORT")
 	t.ignoreSwitch(noReqTrace, "request-trace", "DYN_REQUEST_TRACE")

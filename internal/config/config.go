@@ -193,6 +193,8 @@ type Admission struct {
 // Text is the way from a conversation to tokens.
 type Text struct {
 	TokenizerBackend string        // "auto", "tokenizers" or "fast"
+	Cache            bool          // long prompts are remembered, block by block
+	CacheBytes       int64         // memory for that, for each tokenizer
 	Workers          int           // encodes at a time per tokenizer; 0 for one per core
 	Queue            int           // encodes waiting per tokenizer; 0 for the executor's default
 	NativeCalls      int           // native calls at a time in all; 0 for one per core

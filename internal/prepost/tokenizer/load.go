@@ -23,6 +23,7 @@ type Options struct {
 	Backend  string // Auto, Tokenizers or FastBPE; empty: Auto
 	Name     string // of the model, for the log; may be empty
 	Registry *executor.Registry
+	Caches   *Caches      // nil: nothing is remembered
 	Log      *slog.Logger // nil: slog.Default()
 }
 
@@ -93,7 +94,17 @@ func build(ctx context.Context, o Options, src *source) (*Tokenizer, error) {
 			return nil, err
 		}
 	}
-	return bind(o, src, dec, &Tokenizer{model: model, backend: src.backend()})
+	t := &Tokenizer{model: model, backend: src.backend()}
+	if o.Caches != nil {
+		c, err := newCuts(o.JSON)
+		if err != nil {
+			return nil, err
+		}
+		if c != nil {
+			t.cache = o.Caches.newCache(c, o.Name)
+		}
+	}
+	return bind(o, src, dec, t)
 }
 
 // bind registers t, whose executor owns src from then on.

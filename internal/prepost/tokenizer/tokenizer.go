@@ -9,6 +9,9 @@
 // otherwise. Encoding runs on the tokenizer's executor; decoding on the caller's goroutine, by table where the vocabulary
 // allows.
 //
+// With Options.Caches a tokenizer remembers what long texts were made of, block by block: conversations come back with
+// each turn, longer by a message. Its answers are the same with and without.
+//
 // A Tokenizer's native memory isn't visible to Go's garbage collector, so it has to be closed; one that is dropped
 // without Close is found by the collector some day, which Load and Close nudge.
 package tokenizer
@@ -37,6 +40,7 @@ type Tokenizer struct {
 	model   *detok.Model
 	names   map[string]prepost.TokenID // special tokens of a tiktoken model, whose vocabulary has no names
 	backend string
+	cache   *cache // nil: texts are encoded as they come
 	closed  atomic.Bool
 }
 
@@ -49,7 +53,15 @@ func (t *Tokenizer) Backend() string { return t.backend }
 // ends first its error is returned and the result dropped. A full queue is a fault of kind Overloaded; after Close the
 // error is executor.ErrClosed.
 func (t *Tokenizer) Encode(ctx context.Context, text string, addSpecial bool) ([]prepost.TokenID, error) {
-	ids, err := t.exec.Encode(ctx, text, addSpecial)
+	if t.cache == nil || addSpecial || t.closed.Load() {
+		ids, err := t.exec.Encode(ctx, text, addSpecial)
+		runtime.KeepAlive(t)
+		return ids, err
+	}
+	if err := ctx.Err(); err != nil { // nobody may ask the executor
+		return nil, err
+	}
+	ids, err := t.cache.encode(ctx, text, t.exec.Encode)
 	runtime.KeepAlive(t) // a tokenizer in use isn't collected, which would close the executor
 	return ids, err
 }
@@ -88,6 +100,9 @@ func (t *Tokenizer) Close() error {
 		return nil
 	}
 	err := t.exec.Close()
+	if t.cache != nil {
+		t.cache.drop()
+	}
 	runtime.KeepAlive(t)
 	debug.FreeOSMemory() // finds dropped tokenizers as well
 	return err

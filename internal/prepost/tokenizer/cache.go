@@ -1,0 +1,380 @@
+package tokenizer
+
+import (
+	"container/list"
+	"context"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/portico-llm/portico/internal/prepost"
+)
+
+// CacheOptions are what Caches are made from. The zero value works.
+type CacheOptions struct {
+	Bytes      int64                 // memory for each tokenizer; 0: 64 MiB
+	Block      int                   // a block has at least so many bytes; 0: 512
+	Registerer prometheus.Registerer // nil: counted, not registered
+}
+
+// withDefaults fills in what is empty.
+func (o CacheOptions) withDefaults() CacheOptions {
+	if o.Bytes <= 0 {
+		o.Bytes = 64 << 20
+	}
+	if o.Block <= 0 {
+		o.Block = 512
+	}
+	return o
+}
+
+// Caches makes a cache for each tokenizer and counts for all of them. Safe for concurrent use.
+type Caches struct {
+	opts         CacheOptions
+	hits, misses prometheus.Counter
+	known, fresh *prometheus.CounterVec // tokens, by model
+	bytes        prometheus.Gauge
+}
+
+// NewCaches returns Caches. It starts nothing.
+func NewCaches(o CacheOptions) *Caches {
+	o = o.withDefaults()
+	counter := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: "dynamo_frontend", Name: name, Help: help}
+	}
+	c := &Caches{
+		opts:   o,
+		hits:   prometheus.NewCounter(counter("tokenizer_cache_hits_total", "Texts some of whose tokens were known")),
+		misses: prometheus.NewCounter(counter("tokenizer_cache_misses_total", "Texts none of whose tokens were known")),
+		known: prometheus.NewCounterVec(counter("tokenizer_cache_cached_tokens_total",
+			"Tokens of these texts that were known"), []string{"model"}),
+		fresh: prometheus.NewCounterVec(counter("tokenizer_cache_uncached_tokens_total",
+			"Tokens of these texts that were encoded"), []string{"model"}),
+		bytes: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "dynamo_frontend", Name: "tokenizer_cache_bytes",
+			Help: "Memory of texts and their tokens, over all models"}),
+	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(c.hits, c.misses, c.known, c.fresh, c.bytes)
+	}
+	return c
+}
+
+// shards is how many parts of a cache can be used at once.
+const shards = 16
+
+// cache remembers the ids of blocks of text (see cuts), whatever text they are part of: a conversation that has grown by
+// a message differs from the one before in its last blocks only. What is found is compared byte by byte, so an answer is
+// never another text's. The least recently used blocks go first.
+type cache struct {
+	all          *Caches
+	cuts         *cuts
+	seed         maphash.Seed
+	known, fresh prometheus.Counter
+	shards       [shards]shard
+}
+
+// shard holds the blocks of some hashes.
+type shard struct {
+	mu     sync.Mutex
+	closed bool
+	blocks map[uint64]*list.Element // of *block
+	order  list.List                // the most recently used first
+	bytes  int64
+}
+
+// block is one text and its ids, neither of which is ever changed.
+type block struct {
+	hash uint64
+	text string
+	ids  []prepost.TokenID
+	next atomic.Uint64 // hash of the block that came behind it last: looked at first, and found without hashing. 0: none
+}
+
+// overhead is what a block takes beside its text and ids: its own fields, the list's element, the map's entry.
+const overhead = 192
+
+func (b *block) bytes() int64 { return int64(len(b.text)) + 4*int64(len(b.ids)) + overhead }
+
+// newCache returns a cache for a tokenizer whose texts are cut at c.
+func (s *Caches) newCache(c *cuts, model string) *cache {
+	k := &cache{all: s, cuts: c, seed: maphash.MakeSeed(),
+		known: s.known.WithLabelValues(model), fresh: s.fresh.WithLabelValues(model)}
+	for i := range k.shards {
+		k.shards[i].blocks = map[uint64]*list.Element{}
+	}
+	return k
+}
+
+// piece is a block of a text.
+type piece struct {
+	text  string
+	hash  uint64
+	known *block // nil: to be encoded
+}
+
+// pieceLists are reused: a long text has some hundred pieces.
+var pieceLists = sync.Pool{New: func() any { return new([]piece) }}
+
+// encode returns the ids of text, those of blocks that are known without asking encode, which is called once at most: for
+// what lies between the first and the last block that aren't.
+func (k *cache) encode(
+	ctx context.Context, text string, encode func(context.Context, string, bool) ([]prepost.TokenID, error),
+) ([]prepost.TokenID, error) {
+	// A text of one block is as soon encoded as looked up.
+	if len(text) < 2*k.all.opts.Block {
+		return encode(ctx, text, false)
+	}
+	list := pieceLists.Get().(*[]piece)
+	pieces := k.cut((*list)[:0], text)
+	defer func() {
+		clear(pieces) // the text is its request's
+		*list = pieces
+		pieceLists.Put(list)
+	}()
+	if len(pieces) < 2 {
+		return encode(ctx, text, false)
+	}
+	from, to, total := unknown(pieces)
+	if from == to {
+		k.count(total, 0)
+		return join(pieces, nil, from, to, total), nil
+	}
+	// Adjacent blocks are adjacent in the text, so that a run of them is one piece of it.
+	run := text[length(pieces[:from]) : len(text)-length(pieces[to:])]
+	ids, err := encode(ctx, run, false)
+	if err != nil {
+		return nil, err
+	}
+	k.count(total, len(ids))
+	k.keep(pieces, from, to, run, ids)
+	if from == 0 && to == len(pieces) {
+		return ids, nil
+	}
+	return join(pieces, ids, from, to, total), nil
+}
+
+// cut cuts a text into blocks and looks them up. A block ends at the first place that is far enough from its beginning,
+// so that texts with a common beginning have common blocks.
+func (k *cache) cut(pieces []piece, text string) []piece {
+	var before *block
+	for begin := 0; begin < len(text); {
+		p := piece{known: k.follow(before, text[begin:])}
+		if p.known != nil {
+			p.text, p.hash = p.known.text, p.known.hash
+		} else {
+			end := len(text)
+			if next, ok := k.cuts.next(text, begin+k.all.opts.Block); ok {
+				end = next.at
+			}
+			p.text = text[begin:end]
+			p.hash = maphash.String(k.seed, p.text)
+			if p.known = k.get(p.hash); p.known != nil && p.known.text != p.text {
+				p.known = nil
+			}
+			if before != nil {
+				before.next.Store(p.hash)
+			}
+		}
+		pieces = append(pieces, p)
+		before, begin = p.known, begin+len(p.text)
+	}
+	return pieces
+}
+
+// follow returns the block that text begins with, if it is the one that came behind before last time, and the text can be
+// cut where it ends.
+func (k *cache) follow(before *block, text string) *block {
+	if before == nil {
+		return nil
+	}
+	b := k.get(before.next.Load())
+	if b == nil || !strings.HasPrefix(text, b.text) {
+		return nil
+	}
+	if rest := text[len(b.text):]; rest != "" {
+		if _, n := k.cuts.match(rest); n == 0 {
+			return nil
+		}
+	}
+	return b
+}
+
+// unknown returns the blocks to encode, those from and up to but not including to, and the number of the other ids.
+func unknown(pieces []piece) (from, to, total int) {
+	from = len(pieces)
+	for i := range pieces {
+		if pieces[i].known == nil {
+			from, to = min(from, i), i+1
+		}
+	}
+	to = max(from, to)
+	for i := range pieces {
+		if i < from || i >= to {
+			total += len(pieces[i].known.ids)
+		}
+	}
+	return from, to, total
+}
+
+// length is how many bytes the pieces have.
+func length(pieces []piece) (n int) {
+	for i := range pieces {
+		n += len(pieces[i].text)
+	}
+	return n
+}
+
+// join puts the ids of the blocks together, in a slice of its own.
+func join(pieces []piece, ids []prepost.TokenID, from, to, total int) []prepost.TokenID {
+	out := make([]prepost.TokenID, 0, total+len(ids))
+	for i := range pieces[:from] {
+		out = append(out, pieces[i].known.ids...)
+	}
+	out = append(out, ids...)
+	for i := range pieces[to:] {
+		out = append(out, pieces[to+i].known.ids...)
+	}
+	return out
+}
+
+// count counts a text with so many known and fresh tokens.
+func (k *cache) count(known, fresh int) {
+	if known > 0 {
+		k.all.hits.Inc()
+	} else {
+		k.all.misses.Inc()
+	}
+	k.known.Add(float64(known))
+	k.fresh.Add(float64(fresh))
+}
+
+// keep remembers the blocks of a run that was encoded as one. Their ids are told apart by the tokens they begin with,
+// provided that these stand in the ids as often as in the text: a vocabulary in which other text has the same id is left
+// alone.
+func (k *cache) keep(pieces []piece, from, to int, run string, ids []prepost.TokenID) {
+	places := k.cuts.find(run)
+	if !sameCount(places, ids) {
+		return
+	}
+	at := 0 // of the end of the block, in the run
+	for i := from; i < to; i++ {
+		p := &pieces[i]
+		at += len(p.text)
+		end := 0 // of its ids
+		for len(places) > 0 && places[0].at <= at {
+			n := slices.Index(ids[end:], places[0].id)
+			if n < 0 { // impossible with equal counts, but for tokens that change places
+				return
+			}
+			if end += n; places[0].at == at { // the next block's
+				break
+			}
+			end++
+			places = places[1:]
+		}
+		if i+1 == to {
+			end = len(ids)
+		}
+		if p.known == nil {
+			b := &block{hash: p.hash, text: strings.Clone(p.text), ids: slices.Clone(ids[:end])}
+			if i+1 < len(pieces) {
+				b.next.Store(pieces[i+1].hash)
+			}
+			k.put(b)
+		}
+		ids = ids[end:]
+	}
+}
+
+// sameCount reports whether each token stands in ids as often as in places. Few different ones do in any text.
+func sameCount(places []place, ids []prepost.TokenID) bool {
+	var counted [16]prepost.TokenID
+	n := 0
+	for i, p := range places {
+		if slices.Contains(counted[:n], p.id) {
+			continue
+		}
+		if n == len(counted) { // a text of nothing but tokens isn't worth it
+			return false
+		}
+		counted[n] = p.id
+		n++
+		want := 0
+		for _, q := range places[i:] {
+			if q.id == p.id {
+				want++
+			}
+		}
+		for _, id := range ids {
+			if id == p.id {
+				want--
+			}
+		}
+		if want != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// put adds a block, and drops old ones that it leaves no room for.
+func (k *cache) put(b *block) {
+	room := k.all.opts.Bytes / shards
+	size := b.bytes()
+	if size > room {
+		return
+	}
+	s := &k.shards[b.hash%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if old := s.blocks[b.hash]; old != nil { // the same text, encoded twice at once, or one with the same hash
+		k.removeLocked(s, old)
+	}
+	for s.bytes+size > room {
+		k.removeLocked(s, s.order.Back())
+	}
+	s.blocks[b.hash] = s.order.PushFront(b)
+	s.bytes += size
+	k.all.bytes.Add(float64(size))
+}
+
+// removeLocked drops a block.
+func (k *cache) removeLocked(s *shard, e *list.Element) {
+	b := s.order.Remove(e).(*block)
+	delete(s.blocks, b.hash)
+	s.bytes -= b.bytes()
+	k.all.bytes.Sub(float64(b.bytes()))
+}
+
+// get returns the block with a hash, nil when there is none.
+func (k *cache) get(hash uint64) *block {
+	s := &k.shards[hash%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.blocks[hash]
+	if e == nil {
+		return nil
+	}
+	s.order.MoveToFront(e)
+	return e.Value.(*block)
+}
+
+// drop forgets everything, and takes nothing more.
+func (k *cache) drop() {
+	for i := range k.shards {
+		s := &k.shards[i]
+		s.mu.Lock()
+		k.all.bytes.Sub(float64(s.bytes))
+		s.closed, s.bytes = true, 0
+		clear(s.blocks)
+		s.order.Init()
+		s.mu.Unlock()
+	}
+}
