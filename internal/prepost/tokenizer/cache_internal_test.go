@@ -106,7 +106,10 @@ func TestCuts(t *testing.T) {
 		"truncation":   {`{"truncation":{},"added_tokens":[{"id":1,"content":"<a>"}]}`, ""},
 		"padding":      {`{"padding":{},"added_tokens":[{"id":1,"content":"<a>"}]}`, ""},
 		"dropout":      {`{"model":{"dropout":0.1},"added_tokens":[{"id":1,"content":"<a>"}]}`, ""},
-		"white":        {`{"added_tokens":[{"id":1,"content":"<a> "},{"id":2,"content":"\n\n\n"}]}`, ""},
+		"other order":  {`{"added_tokens":[{"id":1,"content":"<a>"}],"model":{"type":"Unigram"},"truncation":{}}`, ""},
+		"usual order": {`{"truncation":null,"padding":null,"added_tokens":[{"id":1,"content":"<a>"}],"normalizer":null,
+			"model":{"type":"BPE","dropout":null,"vocab":{}}}`, "1@0"},
+		"white": {`{"added_tokens":[{"id":1,"content":"<a> "},{"id":2,"content":"\n\n\n"}]}`, ""},
 	} {
 		c, err := newCuts([]byte(tt.file))
 		if err != nil {

@@ -102,7 +102,7 @@ func TestCacheEqualsWhole(t *testing.T) {
 			added := addedContents(t, file)
 			cached := loadCached(t, file, tokenizer.Auto, tokenizer.CacheOptions{Block: 1})
 			plain := load(t, file, tokenizer.Auto)
-			for range 60 {
+			for range 20 {
 				differs(t, cached, plain, conversation(r, added, 10))
 			}
 		})
@@ -156,7 +156,7 @@ func TestCacheKnowsFlags(t *testing.T) {
 			plain := load(t, file, tokenizer.Tokenizers)
 			r := rand.New(rand.NewPCG(3, 3))
 			added := addedContents(t, file)
-			for range 40 {
+			for range 15 {
 				differs(t, cached, plain, conversation(r, added[:8], 10))
 			}
 		})

@@ -1,11 +1,15 @@
 package tokenizer
 
 import (
-	"encoding/json"
+	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/portico-llm/portico/internal/prepost"
 )
@@ -41,38 +45,31 @@ type addedToken struct {
 	Normalized bool            `json:"normalized"`
 }
 
-// tokenizerFile is a tokenizer.json, as far as it decides about cuts.
+// tokenizerFile is what a tokenizer.json says that decides about cuts.
 type tokenizerFile struct {
-	Truncation json.RawMessage `json:"truncation"`
-	Padding    json.RawMessage `json:"padding"`
-	Added      []addedToken    `json:"added_tokens"`
-	Normalizer *struct {
-		Type  string            `json:"type"`
-		Parts []json.RawMessage `json:"normalizers"`
-	} `json:"normalizer"`
-	Model struct {
-		Dropout *float64 `json:"dropout"`
-	} `json:"model"`
+	whole      bool // the text is looked at as a whole: truncated or padded, or encoded otherwise each time
+	normalizes bool
+	added      []addedToken
+	told       int // members of the above that were there
 }
 
 // newCuts reads a tokenizer.json. Nil without an error: texts of this tokenizer can't be cut.
 func newCuts(file []byte) (*cuts, error) {
-	var f tokenizerFile
-	if err := json.Unmarshal(file, &f); err != nil {
+	f, err := readTokenizerFile(file)
+	if err != nil && !errors.Is(err, errNotRead) {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
-	// These look at the text as a whole, or give it other ids each time.
-	if given(f.Truncation) || given(f.Padding) || f.Model.Dropout != nil && *f.Model.Dropout > 0 {
+	// Reading ends in the model; members that stand behind it would have been missed.
+	if f.whole || err != nil && f.told < 4 {
 		return nil, nil
 	}
-	// Normalized tokens are looked for in the normalised text; where nothing is normalised that is the same text.
-	plain := f.Normalizer == nil || f.Normalizer.Type == "Sequence" && len(f.Normalizer.Parts) == 0
 	var safe []addedToken
-	for _, t := range f.Added {
+	for _, t := range f.added {
 		if t.SingleWord { // found or not by what is next to it
 			return nil, nil
 		}
-		if (plain || !t.Normalized) && !t.LStrip && !t.RStrip && closed(t.Content) {
+		// Normalized tokens are looked for in the normalised text; where nothing is normalised that is the same text.
+		if (!f.normalizes || !t.Normalized) && !t.LStrip && !t.RStrip && closed(t.Content) {
 			safe = append(safe, t)
 		}
 	}
@@ -82,23 +79,93 @@ func newCuts(file []byte) (*cuts, error) {
 			c.add(t)
 		}
 	}
-	left := 0
-	for i := range f.Added {
-		c.exclude(f.Added[i].Content)
+	for i := range f.added {
+		c.exclude(f.added[i].Content)
 	}
 	for i := range c.nodes {
 		if c.nodes[i].end && !c.nodes[i].unsafe {
-			left++
+			return c, nil
 		}
 	}
-	if left == 0 {
-		return nil, nil
-	}
-	return c, nil
+	return nil, nil
 }
 
-// given reports whether a member is there and not null.
-func given(v json.RawMessage) bool { return len(v) > 0 && string(v) != "null" }
+// readTokenizerFile reads the members that matter. The vocabulary, nearly all of a file, is not gone through.
+func readTokenizerFile(file []byte) (f tokenizerFile, err error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(file), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	err = members(dec, func(name string) (done bool, err error) {
+		switch name {
+		case "truncation", "padding", "added_tokens", "normalizer":
+			f.told++
+		}
+		switch name {
+		case "truncation", "padding":
+			f.whole = f.whole || dec.PeekKind() != 'n'
+		case "added_tokens":
+			err := json.UnmarshalDecode(dec, &f.added)
+			return false, err
+		case "normalizer":
+			var n *struct {
+				Type  string           `json:"type"`
+				Parts []jsontext.Value `json:"normalizers"`
+			}
+			err := json.UnmarshalDecode(dec, &n)
+			f.normalizes = n != nil && (n.Type != "Sequence" || len(n.Parts) > 0)
+			return false, err
+		case "model": // the last member wherever files come from a library
+			return false, readModel(dec, &f)
+		}
+		return false, dec.SkipValue()
+	})
+	return f, err
+}
+
+// readModel looks for the dropout of a BPE model, which is written ahead of its vocabulary.
+func readModel(dec *jsontext.Decoder, f *tokenizerFile) error {
+	return members(dec, func(name string) (done bool, err error) {
+		value, err := dec.ReadValue()
+		switch {
+		case err != nil:
+			return false, err
+		case name == "type":
+			return string(value) != `"BPE"`, nil
+		case name == "dropout":
+			f.whole = f.whole || value.Kind() != 'n' && string(value) != "0.0" && string(value) != "0"
+			return true, nil
+		}
+		return false, nil
+	})
+}
+
+// errNotRead ends the reading of a file whose rest doesn't matter.
+var errNotRead = errors.New("not read")
+
+// members calls read for each member of an object, to take its value. Once that says that it is done, nothing more is
+// read, of whatever the object is in.
+func members(dec *jsontext.Decoder, read func(name string) (done bool, err error)) error {
+	t, err := dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	if t.Kind() != '{' {
+		return errors.New("not an object")
+	}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		done, err := read(name.String())
+		if err != nil {
+			return err
+		}
+		if done {
+			return errNotRead
+		}
+	}
+	_, err = dec.ReadToken()
+	return err
+}
 
 // closed reports whether a token is long enough to be a mark, and has no white space at its ends, which flags of its
 // neighbours could take away.
