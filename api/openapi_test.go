@@ -36,6 +36,7 @@ func TestOpenAPIServesEveryRoute(t *testing.T) {
 		"post /v1/images/generations", "post /v1/images/edits", "post /v1/videos", "post /v1/audio/speech",
 		"get /v1/models", "get /v1/models/{model}",
 		"post /v1/messages", "post /v1/messages/count_tokens",
+		"post /tokenize", "post /detokenize", "post /v1/tokenize", "post /v1/detokenize",
 		"get /v1/models/{model}/ready", "get /health", "get /live", "get /ready", "get /metrics", "get /openapi.json",
 	}
 	documented := map[string]bool{}

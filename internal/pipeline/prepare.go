@@ -56,17 +56,6 @@ func (p *Pipeline) PrepareChat(
 	return out, nil
 }
 
-// CountChat returns how many tokens the prompt of a validated chat request has. Nothing is sent, and nothing is counted
-// in the metrics of what was. Failures are those of PrepareChat.
-func (p *Pipeline) CountChat(ctx context.Context, set *catalog.Set, req *openai.ChatRequest) (int, error) {
-	if set.TakesText() {
-		return 0, fault.New(fault.NotImplemented, "The workers of model %q tokenise for themselves; its prompts can't be counted",
-			req.Model)
-	}
-	ids, _, err := p.chatTokens(ctx, newPrepared(set, Meta{}, &req.Common), req)
-	return len(ids), err
-}
-
 // PrepareCompletion tokenises and maps a validated completion request; see PrepareChat. Prompts of a batch become
 // requests of their own, in order.
 func (p *Pipeline) PrepareCompletion(

@@ -29,6 +29,8 @@ const (
 	endpointAudios
 	endpointMessages
 	endpointCountTokens
+	endpointTokenize
+	endpointDetokenize
 	endpoints // how many there are
 )
 
@@ -48,6 +50,8 @@ var endpointFacts = [endpoints]struct{ label, surface string }{
 	endpointAudios:      {"audios", "Audios"},
 	endpointMessages:    {"anthropic_messages", "Chat"},
 	endpointCountTokens: {"count_tokens", "Chat"},
+	endpointTokenize:    {"tokenize", ""}, // of any model
+	endpointDetokenize:  {"detokenize", ""},
 }
 
 // String returns the endpoint's label.

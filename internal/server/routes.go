@@ -71,6 +71,7 @@ func (s *Server) routes() (http.Handler, error) {
 	} {
 		r.Post(t.path, s.inference(t.e, func(x *exchange) error { return x.task(t.task) }))
 	}
+	s.tokenizeRoutes(r)
 	if !s.opts.NoAnthropic {
 		r.Post(p.Messages, s.inference(endpointMessages, (*exchange).messages))
 		r.Post(p.Messages+"/count_tokens", s.inference(endpointCountTokens, (*exchange).countTokens))
