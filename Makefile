@@ -102,7 +102,7 @@ peers: ## Install Dynamo's own frontend and mocker, a real model, official clien
 	@venv=$$(tests/peers/setup.sh); echo "Dynamo and llama.cpp: $$venv"
 	@etcd=$$(tests/etcdserver/build.sh); echo "etcd: $$etcd"
 	@clients=$$(tests/clients/setup.sh); echo "the official clients: $$clients"
-	@if command -v npm >/dev/null; then tests/agents/setup.sh && echo "Codex and opencode: .build/agents"; fi
+	@if command -v npm >/dev/null; then tests/agents/setup.sh && tests/agents/claude/setup.sh >/dev/null && echo "agents: .build/agents"; fi
 
 .PHONY: e2e
 e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; the official clients; agents
