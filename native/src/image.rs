@@ -271,7 +271,7 @@ impl Work<'_> {
             return self.write(rows, &self.steps[0], scratch, out);
         }
         // More than one step looks at the image, or it has to be turned: then it is kept as a whole.
-        let mut picture = Picture::of(rows)?.upright(self.orientation)?;
+        let mut picture = Picture::upright(rows, self.orientation)?;
         for step in self.steps {
             picture.rewind();
             if step.kind == 1 {

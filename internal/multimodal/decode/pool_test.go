@@ -1,7 +1,9 @@
 package decode_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +11,7 @@ import (
 	"errors"
 	"image"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,6 +74,59 @@ func TestDecodeEqualsPIL(t *testing.T) {
 				t.Error("pixels differ from PIL's")
 			}
 		})
+	}
+}
+
+// TestOddFiles: the rarer kinds of files, too, become what PIL makes of them: every depth and colour of PNG, whole and
+// interlaced; every BMP; GIFs whose frame isn't the screen; all orientations; small JPEGs with every sampling.
+func TestOddFiles(t *testing.T) {
+	var want map[string]struct {
+		Shape  []int
+		SHA256 string
+	}
+	text, err := os.ReadFile(filepath.Join(goldens, "odd.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	packed, err := os.Open(filepath.Join(goldens, "odd.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := decode.New(decode.Options{})
+	defer pool.Close()
+	seen := 0
+	for archive := tar.NewReader(z); ; seen++ {
+		entry, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pool.Decode(context.Background(), multimodal.File{Path: part, Data: data}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", entry.Name, err)
+			continue
+		}
+		sum, w := sha256.Sum256(got.Data), want[entry.Name]
+		if got.Height != w.Shape[0] || got.Width != w.Shape[1] || hex.EncodeToString(sum[:]) != w.SHA256 {
+			t.Errorf("%s: %d x %d pixels differ from PIL's, %v", entry.Name, got.Height, got.Width, w.Shape)
+		}
+	}
+	if seen != len(want) || seen < 100 {
+		t.Errorf("%d files of %d", seen, len(want))
 	}
 }
 

@@ -1,6 +1,6 @@
 //! Writing the rows of a finished image as an engine takes them.
-use super::rows::{planes, stride, Picture, Rows, Sink};
-use super::{lanes, Bad};
+use super::lanes;
+use super::rows::{planes, stride, Sink};
 
 /// What each of a channel's 256 values becomes: three tables of so many bytes a value.
 #[derive(Clone, Copy)]
@@ -234,18 +234,4 @@ impl Sink for Patches<'_> {
             _ => self.write::<0>(y / rows),
         }
     }
-}
-
-/// Gives all rows to a sink as they are.
-pub fn pass(rows: &mut dyn Rows, sink: &mut dyn Sink) -> Result<(), Bad> {
-    for y in 0..rows.size().1 {
-        rows.next(sink.row(y))?;
-        sink.done(y);
-    }
-    Ok(())
-}
-
-/// A picture is complete once all rows are there.
-pub fn keep(rows: &mut dyn Rows) -> Result<Picture, Bad> {
-    Picture::of(rows)
 }

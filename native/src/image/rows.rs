@@ -78,36 +78,58 @@ impl Picture {
         &self.data[at..at + self.width]
     }
 
-    /// The image turned and mirrored as an EXIF orientation of 2 to 8 asks; any other leaves it as it is.
-    pub fn upright(self, orientation: u16) -> Result<Picture, Bad> {
-        if !(2..=8).contains(&orientation) {
-            return Ok(self);
+    /// All rows of another image, turned and mirrored as an EXIF orientation of 2 to 8 asks; with any other it stays as
+    /// it is.
+    pub fn upright(rows: &mut dyn Rows, orientation: u16) -> Result<Picture, Bad> {
+        match orientation {
+            2..=4 => Picture::mirrored(rows, orientation != 4, orientation != 2),
+            5..=8 => Picture::turned(rows, orientation),
+            _ => Picture::of(rows),
         }
-        let (w, h) = (self.width, self.height);
-        let turned = orientation >= 5;
-        let mut out = if turned { Picture::new(h, w)? } else { Picture::new(w, h)? };
-        // Where a row of the result begins in the source and how it goes on, in steps of x and y.
-        for y in 0..out.height {
-            for plane in 0..3 {
-                let at = (y * 3 + plane) * out.stride;
-                let row = &mut out.data[at..at + out.width];
-                match orientation {
-                    2 => row.iter_mut().zip(self.plane(y, plane).iter().rev()).for_each(|(d, s)| *d = *s),
-                    3 => row.iter_mut().zip(self.plane(h - 1 - y, plane).iter().rev()).for_each(|(d, s)| *d = *s),
-                    4 => row.copy_from_slice(self.plane(h - 1 - y, plane)),
-                    _ => {
-                        let x = if orientation == 5 || orientation == 6 { y } else { w - 1 - y };
-                        let down = orientation == 5 || orientation == 8;
-                        let first = plane * self.stride + x;
-                        for (i, d) in row.iter_mut().enumerate() {
-                            let line = if down { i } else { h - 1 - i };
-                            *d = self.data[line * 3 * self.stride + first];
-                        }
+    }
+
+    fn mirrored(rows: &mut dyn Rows, across: bool, down: bool) -> Result<Picture, Bad> {
+        let (width, height) = rows.size();
+        let mut all = Picture::new(width, height)?;
+        for y in 0..height {
+            let y = if down { height - 1 - y } else { y };
+            rows.next(all.row(y))?;
+            if across {
+                all.row(y).into_iter().for_each(|plane| plane[..width].reverse());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Rows become columns, so many at a time: single ones would touch all of the memory for each.
+    fn turned(rows: &mut dyn Rows, orientation: u16) -> Result<Picture, Bad> {
+        const BAND: usize = 64;
+        let (width, height) = rows.size();
+        let mut all = Picture::new(height, width)?;
+        let pitch = stride(width);
+        let mut band = vec![0; 3 * pitch * BAND];
+        let to_left = matches!(orientation, 6 | 7); // the first row is the last column
+        let upwards = matches!(orientation, 7 | 8); // and its first pixel the lowest
+        for y in (0..height).step_by(BAND) {
+            let count = BAND.min(height - y);
+            for row in band.chunks_exact_mut(3 * pitch).take(count) {
+                rows.next(planes(row, pitch))?;
+            }
+            let left = if to_left { height - y - count } else { y };
+            for x in 0..width {
+                let row = all.row(if upwards { width - 1 - x } else { x });
+                for (plane, row) in row.into_iter().enumerate() {
+                    let column = band[plane * pitch + x..].iter().step_by(3 * pitch).take(count);
+                    let to = &mut row[left..left + count];
+                    if to_left {
+                        to.iter_mut().rev().zip(column).for_each(|(d, s)| *d = *s);
+                    } else {
+                        to.iter_mut().zip(column).for_each(|(d, s)| *d = *s);
                     }
                 }
             }
         }
-        Ok(out)
+        Ok(all)
     }
 }
 
