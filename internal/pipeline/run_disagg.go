@@ -18,8 +18,8 @@ import (
 )
 
 // send brings a leg's request to whoever is to answer it: one worker, or a prefill worker that reads the prompt and a
-// decode worker that goes on from there, where the model's workers share the work like that. media is
-// what the request says of images.
+// decode worker that goes on from there, where the model's workers share the work like that. media is what
+// the request says of images.
 func (p *Pipeline) send(
 	ctx context.Context, req *Prepared, l *leg, call *router.Call, media *loadedMedia,
 ) (router.Stream, error) {
@@ -68,6 +68,10 @@ func (p *Pipeline) share(ctx context.Context, s *sharing) (router.Stream, error)
 			p.prefills.count(s.req.Model, prefillLostOutcome)
 			p.log.Warn("prefill worker lost", "request_id", s.req.Meta.RequestID, "worker", lost.instance.Hex(), "error", err)
 			if tries > 0 && s.call.Request.Routing.PrefillWorkerID == nil {
+				// Where workers that have come meanwhile are met is known to the latest pool only.
+				if pool := s.req.Set.Prefill(); pool != nil {
+					s.pool = pool
+				}
 				continue
 			}
 		}

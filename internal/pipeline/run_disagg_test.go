@@ -543,6 +543,9 @@ func TestPoolsPrefillDies(t *testing.T) {
 		}
 		waitCompleted(t, next, 1)
 		waitCompleted(t, dec, 2)
+		if b := next.asked()[0].BootstrapInfo; (b != nil) != rooms {
+			t.Errorf("the next prefill worker is met at %+v", b)
+		}
 		if s := dec.Stats(); rooms && (s.Received != 3 || s.Stopped+s.Killed != 1) {
 			t.Errorf("the decode worker: %+v", s)
 		}
