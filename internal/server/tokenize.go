@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -138,10 +139,13 @@ func (x *exchange) detokenize() error {
 
 // whole answers with v.
 func (x *exchange) whole(v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // special tokens are to be read
+	if err := enc.Encode(v); err != nil {
 		return err
 	}
+	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	x.answered = true
 	h := x.w.Header()
 	h["Content-Type"] = jsonType
