@@ -364,7 +364,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	// Both planes are always there: each worker's record says which one it listens on.
 	tcpPlane := tcp.New(tcp.Options{
 		PoolSize: a.cfg.TCP.PoolSize, ConnectTimeout: a.cfg.TCP.ConnectTimeout, AckTimeout: a.cfg.TCP.RequestTimeout,
-		MaxMessage: a.cfg.TCP.MaxMessageSize, Log: log})
+		MaxMessage: a.cfg.TCP.MaxMessageSize, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return tcpPlane.Close() })
 	natsPlane, err := a.natsPlane(ctx, e, log)
 	if err != nil {
@@ -464,6 +464,7 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 			Gate:      a.entrance,
 			Workers:   a.workers,
 			Taints:    &a.taints,
+			MaxPrompt: a.cfg.Text.MaxPrompt,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.

@@ -198,6 +198,7 @@ type Text struct {
 	Workers          int           // encodes at a time per tokenizer; 0 for one per core
 	Queue            int           // encodes waiting per tokenizer; 0 for the executor's default
 	NativeCalls      int           // native calls at a time in all; 0 for one per core
+	MaxPrompt        int64         // bytes of a prompt's text; 0 for no limit
 	TemplateTimeout  time.Duration // longest render of one prompt
 }
 

@@ -326,6 +326,8 @@ func (t *table) addText(c *Config) {
 		"Encodes that may wait per tokenizer before requests are refused; 0 for the built-in bound.")
 	t.add("native-calls", "PORTICO_NATIVE_CALLS", integer(&c.Text.NativeCalls, 0, 0, 1024),
 		"Native calls at a time over all tokenizers and templates; 0 for one per core.")
+	t.add("max-prompt-kb", "PORTICO_MAX_PROMPT_KB", scaled(&c.Text.MaxPrompt, 8192, 0, 1<<22, 1<<10),
+		"Largest text of one prompt in KiB that is tokenized, whatever the model's context; 0 for no limit.")
 	t.add("template-timeout", "PORTICO_TEMPLATE_TIMEOUT",
 		seconds(&c.Text.TemplateTimeout, 10*time.Second, time.Millisecond), "How long rendering one prompt may take.")
 }

@@ -4,6 +4,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -20,8 +21,12 @@ func NewRegistry() *prometheus.Registry {
 		Help:        "Always 1; the labels say which build this is.",
 		ConstLabels: prometheus.Labels{"version": version, "revision": revision},
 	}, func() float64 { return 1 })
+	began := time.Now()
+	uptime := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dynamo_component_uptime_seconds", Help: "Time since the process began (seconds)",
+	}, func() float64 { return time.Since(began).Seconds() })
 	registry.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info, uptime)
 	return registry
 }
 

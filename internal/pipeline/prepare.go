@@ -157,6 +157,9 @@ func (p *Pipeline) chatTokens(
 	if set.ReasoningParser != "" {
 		tail = promptTail(prompt, req)
 	}
+	if err := p.fitText(set, prompt, "messages"); err != nil {
+		return nil, "", err
+	}
 	ids, err = p.tokenise(ctx, set.Tokenizer, prompt)
 	return ids, tail, err
 }
@@ -245,6 +248,9 @@ func (p *Pipeline) completionTokens(
 	// batch is not to take more than its share.
 	out := make([][]uint32, len(req.Prompt.Texts))
 	for i, text := range req.Prompt.Texts {
+		if err := p.fitText(set, text, promptPath(&req.Prompt, i)); err != nil {
+			return nil, err
+		}
 		ids, err := p.tokenise(ctx, set.Tokenizer, text)
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ const bytesPerToken = 4
 // enter waits until the request may go on, which is decided before anything is rendered or tokenised. What comes out is
 // out's to leave: Run does, as does a failure of what follows; whatever happens, the place is free when ctx ends.
 func (p *Pipeline) enter(ctx context.Context, out *Prepared, c *openai.Common, tokens int) error {
+	p.series.note(c.Model)
 	if err := p.constrain(out, c.NvExt); err != nil || p.gate == nil {
 		return err
 	}

@@ -15,13 +15,14 @@ const inputTokensAttr = attribute.Key("gen_ai.usage.input_tokens")
 
 // prepareMetrics are the metrics of preparation, under the names operators already chart.
 type prepareMetrics struct {
-	template prometheus.Observer      // seconds to render a conversation
-	tokenise prometheus.Observer      // seconds to encode one prompt
-	latency  prometheus.Observer      // the same as tokenise, in milliseconds
-	input    *prometheus.HistogramVec // by model, like the next three
-	images   *prometheus.HistogramVec // content parts of each chat request
-	videos   *prometheus.HistogramVec
-	audio    *prometheus.HistogramVec
+	template   prometheus.Observer      // seconds to render a conversation
+	tokenise   prometheus.Observer      // seconds to encode one prompt
+	latency    prometheus.Observer      // the same as tokenise, in milliseconds
+	detokenise prometheus.Observer      // milliseconds to decode one output, sampled
+	input      *prometheus.HistogramVec // by model, like the next three
+	images     *prometheus.HistogramVec // content parts of each chat request
+	videos     *prometheus.HistogramVec
+	audio      *prometheus.HistogramVec
 }
 
 // The bounds are the ones dashboards for Dynamo expect.
@@ -49,17 +50,18 @@ func newPrepareMetrics(reg prometheus.Registerer) *prepareMetrics {
 	parts := func(name, kind string) *prometheus.HistogramVec {
 		return histogram(name, "Number of "+kind+" content parts per request", partBuckets, "model")
 	}
+	latency := histogram("tokenizer_latency_ms", "Tokenizer latency in milliseconds", latencyBuckets, "operation")
 	return &prepareMetrics{
 		template: histogram("template_seconds", "Template application time in preprocessor (seconds)",
 			templateBuckets).WithLabelValues(),
 		tokenise: histogram("tokenize_seconds", "Tokenization time in preprocessor (seconds)",
 			tokeniseBuckets).WithLabelValues(),
-		latency: histogram("tokenizer_latency_ms", "Tokenizer latency in milliseconds",
-			latencyBuckets, "operation").WithLabelValues("tokenize"),
-		input:  histogram("input_sequence_tokens", "Input sequence length in tokens", inputBuckets, "model"),
-		images: parts("images_per_request", "image_url"),
-		videos: parts("videos_per_request", "video_url"),
-		audio:  parts("audio_per_request", "audio_url"),
+		latency:    latency.WithLabelValues("tokenize"),
+		detokenise: latency.WithLabelValues("detokenize"),
+		input:      histogram("input_sequence_tokens", "Input sequence length in tokens", inputBuckets, "model"),
+		images:     parts("images_per_request", "image_url"),
+		videos:     parts("videos_per_request", "video_url"),
+		audio:      parts("audio_per_request", "audio_url"),
 	}
 }
 

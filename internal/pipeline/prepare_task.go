@@ -56,6 +56,14 @@ func (p *Pipeline) embedTokens(
 	}
 	out := make([][]uint32, len(in.Texts))
 	for i, text := range in.Texts {
+		// Truncated texts may be of any length, within what is taken at all.
+		fits := p.fitText(set, text, inputPath(in, i))
+		if req.Truncate != nil {
+			fits = p.capText(text, inputPath(in, i))
+		}
+		if fits != nil {
+			return nil, fits
+		}
 		ids, err := p.embedText(ctx, set, req, text)
 		if err != nil {
 			return nil, err

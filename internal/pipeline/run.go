@@ -43,6 +43,9 @@ type Options struct {
 	// Taints knows which taints workers have; nil: requests that require one find no worker.
 	Taints *constraint.Index
 
+	// MaxPrompt bounds the bytes of a prompt's text, whatever the model's context; 0: there is no such bound.
+	MaxPrompt int64
+
 	// Answers decides how the answer to a chat request is taken apart; its nil is: not at all. Nil: none are.
 	Answers func(*prepost.AnswerRequest) *prepost.AnswerPlan
 }
@@ -67,6 +70,8 @@ type Pipeline struct {
 	tracer     trace.Tracer
 	log        *slog.Logger
 	prepare    *prepareMetrics // of PrepareChat and PrepareCompletion
+	decode     *detokMetrics   // of Run
+	series     modelSeries     // of all metrics here that have a model
 	stages     *stageMetrics   // of Run
 	migration  Migration
 	migrations *migrationMetrics
@@ -74,6 +79,7 @@ type Pipeline struct {
 	workers    func(set *catalog.Set) func(pending int64) admission.State
 	prefills   *prefillMetrics
 	taints     *constraint.Index
+	maxPrompt  int64 // bytes; 0: no bound
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
 	courier    multimodal.Courier // nil: workers fetch images
 	mmRouting  bool
@@ -82,21 +88,29 @@ type Pipeline struct {
 // New returns a Pipeline. It starts nothing.
 func New(opts Options) *Pipeline {
 	opts = opts.withDefaults()
+	prepare, moves := newPrepareMetrics(opts.Registerer), newMigrationMetrics(opts.Registerer)
+	prefills := newPrefillMetrics(opts.Registerer)
 	return &Pipeline{
+		series: modelSeries{vecs: []vec{
+			prepare.input, prepare.images, prepare.videos, prepare.audio, moves.total, moves.duration, moves.tooLong,
+			prefills.total,
+		}},
 		dispatcher: opts.Dispatcher,
 		tracer:     opts.Tracer,
 		log:        opts.Log,
-		prepare:    newPrepareMetrics(opts.Registerer),
+		prepare:    prepare,
+		decode:     newDetokMetrics(opts.Registerer, prepare.detokenise),
 		stages:     newStageMetrics(opts.Registerer),
 		migration:  opts.Migration,
-		migrations: newMigrationMetrics(opts.Registerer),
-		prefills:   newPrefillMetrics(opts.Registerer),
+		migrations: moves,
+		prefills:   prefills,
 		answers:    opts.Answers,
 		courier:    opts.Courier,
 		mmRouting:  opts.Routing,
 		gate:       opts.Gate,
 		workers:    opts.Workers,
 		taints:     opts.Taints,
+		maxPrompt:  opts.MaxPrompt,
 	}
 }
 
@@ -261,6 +275,7 @@ func (p *Pipeline) consume(ctx context.Context, req *Prepared, l *leg, stream ro
 	l.began, l.roundtrip = time.Now(), p.stages.roundtrip
 
 	err := p.read(ctx, req, l, stream)
+	l.account(p.decode)
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("gen_ai.usage.output_tokens", l.tokens))
 	}

@@ -38,6 +38,8 @@ type leg struct {
 	wait      trace.Span          // for the first output
 	began     time.Time           // when the worker had said that it started
 	roundtrip prometheus.Observer // from then to the first output
+	decoding  time.Duration       // spent on the outputs that were timed
+	timed     int                 // how many that were
 	awaiting  prometheus.Gauge    // counts the wait for it; nil once that is over
 
 	delta  Delta               // reused for every item
@@ -166,7 +168,15 @@ func (l *leg) output(o *worker.Output) error {
 	if c.done {
 		return l.trailer(o)
 	}
+	var begin time.Time
+	if l.items%sampled == 1 {
+		begin = time.Now()
+	}
 	res, err := c.chain.Step(l.text[:0], o)
+	if !begin.IsZero() {
+		l.decoding += time.Since(begin)
+		l.timed++
+	}
 	l.text = res.Text
 	if err != nil {
 		return errDecode.Because(err)
@@ -247,4 +257,15 @@ func errUnknownChoice(index uint32, choices int) *fault.Error {
 		Message: "The worker answered with a choice that was not asked for",
 		Details: map[string]any{"index": index, "choices": choices},
 	}
+}
+
+// account adds what decoding the answer took to m. It is called once, at the end.
+func (l *leg) account(m *detokMetrics) {
+	if l.timed == 0 {
+		return
+	}
+	each := l.decoding / time.Duration(l.timed)
+	m.tokens.Add(float64(l.tokens))
+	m.micros.Add(float64(each.Nanoseconds()) / 1e3 * float64(l.items))
+	m.latency.Observe(float64(each.Nanoseconds()) / 1e6)
 }

@@ -51,6 +51,33 @@ func newStageMetrics(reg prometheus.Registerer) *stageMetrics {
 	}
 }
 
+// detokMetrics are what decoding answers takes.
+type detokMetrics struct {
+	tokens  prometheus.Counter
+	micros  prometheus.Counter  // of all outputs, by those that are timed
+	latency prometheus.Observer // milliseconds of one output
+}
+
+// newDetokMetrics makes the metrics and registers them; nil registers none.
+func newDetokMetrics(reg prometheus.Registerer, latency prometheus.Observer) *detokMetrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "dynamo_frontend", Name: name, Help: help})
+		if reg != nil {
+			reg.MustRegister(c)
+		}
+		return c
+	}
+	return &detokMetrics{
+		tokens:  counter("detokenize_token_count", "Total tokens detokenized"),
+		micros:  counter("detokenize_total_us", "Cumulative detokenization time (microseconds), from a sample of the outputs"),
+		latency: latency,
+	}
+}
+
+// sampled is how many outputs of an answer there are to each that is timed. Looking at the clock takes as long as
+// decoding a token.
+const sampled = 16
+
 // enter counts a request into the first stage, and tells when that was.
 func (m *stageMetrics) enter() time.Time {
 	m.preparing.Inc()

@@ -176,14 +176,23 @@ type observed struct {
 	x      *exchange     // whose metrics are moved
 	last   time.Time     // of the last output; zero before the first
 	tokens int           // seen so far, over all choices
-	finish []string      // reasons, for the trace only
-	failed bool          // the sink could not write
+	input  int           // tokens of the prompt, of the first one of a batch
+
+	instance *worker.Instance // that last's output came from
+	worker   *workerLast      // its gauges
+	finish   []string         // reasons, for the trace only
+	failed   bool             // the sink could not write
 }
 
 var _ pipeline.Sink = (*observed)(nil)
 
-// Start passes on.
-func (o *observed) Start(p *pipeline.Prepared) error { return o.sink.Start(p) }
+// Start notes the prompt's length and passes on.
+func (o *observed) Start(p *pipeline.Prepared) error {
+	if len(p.Requests) > 0 && p.Requests[0] != nil {
+		o.input = len(p.Requests[0].TokenIDs)
+	}
+	return o.sink.Start(p)
+}
 
 // Delta measures d and passes it on. The time of an output is shared by its tokens.
 func (o *observed) Delta(d *pipeline.Delta) error {
@@ -206,14 +215,25 @@ func (o *observed) Delta(d *pipeline.Delta) error {
 // observe counts one output at the time it arrived, before it is written: a slow client doesn't make a slow model.
 func (o *observed) observe(d *pipeline.Delta) {
 	now, m := time.Now(), o.x.model
+	if d.Instance != nil && d.Instance != o.instance {
+		o.instance, o.worker = d.Instance, o.x.s.metrics.workers.of(d.Instance.InstanceID)
+		note(&o.worker.input, float64(o.input))
+	}
 	if o.last.IsZero() { // the first output, whatever it holds, ends the wait
-		m.ttft.Observe(now.Sub(o.x.began).Seconds())
+		ttft := now.Sub(o.x.began).Seconds()
+		m.ttft.Observe(ttft)
+		if o.worker != nil {
+			note(&o.worker.ttft, ttft)
+		}
 		o.x.dequeue()
 	} else {
 		// One observation for each token, so that the histogram weighs them alike however an engine batches.
 		each := now.Sub(o.last).Seconds() / float64(max(d.Tokens, 1))
 		for range max(d.Tokens, 1) {
 			m.itl.Observe(each)
+		}
+		if o.worker != nil {
+			note(&o.worker.itl, each)
 		}
 	}
 	o.last = now

@@ -100,6 +100,7 @@ func (x *exchange) known(model string, stream bool) {
 	x.stream = stream
 	x.model = x.s.metrics.model(model)
 	x.model.started[x.endpoint][requestType(stream)].Inc()
+	x.model.running.Add(1)
 	x.model.active.Inc()
 	x.model.inflight.Inc()
 	x.model.queued.Inc()
@@ -165,6 +166,7 @@ func (x *exchange) end() {
 	x.model.duration.Observe(time.Since(x.began).Seconds())
 	x.model.active.Dec()
 	x.model.inflight.Dec()
+	x.model.running.Add(-1)
 	// Last, so that the span covers all of it.
 	x.endSpan(a)
 }

@@ -4,9 +4,11 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
 )
 
@@ -82,8 +84,16 @@ type metrics struct {
 	disconnected prometheus.Gauge         // clients that left, ever: a gauge under Dynamo's name
 	panics       prometheus.Counter       // of handlers
 
+	byModel []vec         // all that have a series for each model
+	workers *workerGauges // by worker
+
 	models atomic.Pointer[map[string]*modelMetrics] // by name; the map is never changed
-	mu     sync.Mutex                               // serialises additions to models
+	mu     sync.Mutex                               // serialises changes of models
+}
+
+// vec is a metric with labels.
+type vec interface {
+	DeletePartialMatch(labels prometheus.Labels) int
 }
 
 // modelMetrics are the resolved handles of one model.
@@ -97,6 +107,9 @@ type modelMetrics struct {
 	duration, ttft, itl      prometheus.Observer
 	output, cached           prometheus.Observer
 	tokens                   prometheus.Counter
+
+	running atomic.Int64 // requests that use the handles
+	gone    time.Time    // when the model was first missed; guarded by metrics.mu
 }
 
 // The histograms' buckets are those operators of Dynamo have their charts for.
@@ -113,7 +126,7 @@ var (
 const namespace = "dynamo_frontend"
 
 // newMetrics declares everything and registers it; nil registers nothing.
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, live func() []*worker.Instance) *metrics {
 	r := recorder{reg}
 	m := &metrics{
 		requests: r.counter("requests_total", "Total number of LLM requests processed",
@@ -140,6 +153,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		panics: r.counter("http_panics_total",
 			"Total number of requests that ended with a panic of their handler").WithLabelValues(),
 	}
+	m.byModel = []vec{
+		m.requests, m.started, m.inflight, m.active, m.queued, m.duration, m.ttft, m.itl, m.output, m.cached, m.tokens,
+	}
+	m.workers = &workerGauges{live: live}
+	r.add(m.workers)
 	empty := map[string]*modelMetrics{}
 	m.models.Store(&empty)
 	return m

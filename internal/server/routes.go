@@ -89,7 +89,7 @@ func (s *Server) routes() (http.Handler, error) {
 		Ready:     s.opts.Catalog.Ready,
 		Draining:  s.life.draining.Load,
 		Instances: s.opts.Instances,
-		Gatherer:  s.opts.Gatherer,
+		Gatherer:  s.gatherer(s.opts.Gatherer),
 		OpenAPI:   s.opts.OpenAPI,
 
 		Thresholds: s.opts.Thresholds,

@@ -160,7 +160,7 @@ func New(opts Options) (*Server, error) {
 	}
 	s.errors = newErrorTable(own, s.opts.OverloadStatus)
 	s.anthropicErrors = newErrorTable(formAnthropic, s.opts.OverloadStatus)
-	s.metrics = newMetrics(s.opts.Registerer)
+	s.metrics = newMetrics(s.opts.Registerer, s.opts.Instances)
 	s.opts.Responses.Registerer = s.opts.Registerer
 	s.kept = responses.NewStore(s.opts.Responses)
 	s.life.init()

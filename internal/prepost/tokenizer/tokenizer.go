@@ -20,6 +20,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"github.com/portico-llm/portico/internal/prepost"
@@ -42,6 +43,9 @@ type Tokenizer struct {
 	backend string
 	cache   *cache // nil: texts are encoded as they come
 	closed  atomic.Bool
+
+	longest      sync.Once
+	longestBytes int // set by longest
 }
 
 var _ prepost.Tokenizer = (*Tokenizer)(nil)

@@ -124,6 +124,7 @@ func (l *Listener) accept(ctx context.Context) error {
 		default:
 			// Out of descriptors, most likely: it passes when streams end.
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+			l.metrics.backoffs.Inc()
 			l.opts.Log.Warn("response stream not accepted", "error", err, "retry_in", delay)
 			select {
 			case <-time.After(delay):

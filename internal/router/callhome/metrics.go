@@ -16,6 +16,7 @@ const (
 type metrics struct {
 	accepted prometheus.Counter
 	refused  *prometheus.CounterVec
+	backoffs prometheus.Counter // failures of accept
 }
 
 // newMetrics registers the counters with reg, if there is one. Two listeners can't share a registerer.
@@ -27,9 +28,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "portico_callhome_refused_total", Help: "Connections to the response listener that were refused",
 		}, []string{"reason"}),
+		backoffs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "dynamo_transport_tcp_accept_backoff_total",
+			Help: "Response streams that could not be accepted at once, for want of descriptors or memory",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.accepted, m.refused)
+		reg.MustRegister(m.accepted, m.refused, m.backoffs)
 	}
 	return m
 }

@@ -96,18 +96,24 @@ func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
 	if !c.enqueue(done) {
 		return false
 	}
-	var err error
+	var (
+		n   int64
+		err error
+	)
 	if len(envelope) < largeMessage {
 		// One write, one packet in most cases. The grown buffer goes back to the pool it came from.
 		*head = append(*head, envelope...)
-		_, err = c.nc.Write(*head)
+		var written int
+		written, err = c.nc.Write(*head)
+		n = int64(written)
 	} else {
 		c.large.Store(true)
 		// One system call for both parts, without a copy.
 		parts := net.Buffers{*head, envelope}
-		_, err = parts.WriteTo(c.nc)
+		n, err = parts.WriteTo(c.nc)
 		c.large.Store(false)
 	}
+	c.host.plane.metrics.sent.Add(float64(n))
 	if err != nil {
 		c.fail(fmt.Errorf("send request: %w", err))
 	}
@@ -190,6 +196,7 @@ func (c *conn) read(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
+		c.host.plane.metrics.errors.Inc()
 		q.done(lost(why))
 	}
 }
@@ -210,6 +217,7 @@ func (c *conn) answers() error {
 	for {
 		n, err := c.nc.Read(buf[have:])
 		have += n
+		c.host.plane.metrics.received.Add(float64(n))
 		used, bad := c.consume(buf[:have])
 		if bad != nil {
 			return bad

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/router"
@@ -30,6 +32,8 @@ type Options struct {
 	MaxMessage     int           // bytes of one request; 32 MiB when zero
 	TLS            *tls.Config   // nil: plain TCP
 	Log            *slog.Logger  // nil: slog.Default()
+
+	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 }
 
 // withDefaults returns o with every option set that has a default.
@@ -57,10 +61,11 @@ func (o Options) withDefaults() Options {
 
 // Plane is a router.Plane over TCP. After Close every delivery fails.
 type Plane struct {
-	opts   Options
-	group  *lifecycle.Group
-	hosts  sync.Map // host:port → *host
-	closed atomic.Bool
+	opts    Options
+	metrics *metrics
+	group   *lifecycle.Group
+	hosts   sync.Map // host:port → *host
+	closed  atomic.Bool
 }
 
 var _ router.Plane = (*Plane)(nil)
@@ -68,7 +73,7 @@ var _ router.Plane = (*Plane)(nil)
 // New returns a Plane without connections.
 func New(opts Options) *Plane {
 	// The connections' lifetime is the plane's own: it ends with Close.
-	return &Plane{opts: opts.withDefaults(), group: lifecycle.New(context.Background())}
+	return &Plane{opts: opts.withDefaults(), metrics: newMetrics(opts.Registerer), group: lifecycle.New(context.Background())}
 }
 
 // Close closes all connections, which fails what is outstanding on them, and waits for their readers.
