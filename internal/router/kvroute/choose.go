@@ -12,6 +12,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/constraint"
 	"github.com/portico-llm/portico/internal/router/kvcost"
 	"github.com/portico-llm/portico/internal/router/kvhash"
 )
@@ -248,6 +249,13 @@ func (p *pool) query(q *router.Query, in *prompt) *kvcost.Query {
 		cq.Role = kvcost.Prefill
 	}
 	put(&cq.TrackPrefill, in.override.trackPrefill)
+	// Taints that are required have narrowed the candidates already. A request that can't be read was refused.
+	if q.Request != nil && len(q.Request.Routing.Constraints) > 0 {
+		wants, _ := constraint.Parse(q.Request.Routing.Constraints)
+		for name, weight := range wants.Preferred {
+			cq.Preferred = append(cq.Preferred, kvcost.Taint{Name: name, Weight: weight})
+		}
+	}
 	// A decode worker that is handed the prompt's cache computes nothing of it; otherwise it works like any other.
 	if rq := q.Request; rq != nil && p.role == kvcost.Decode && (len(rq.PrefillResult) > 0 || rq.BootstrapInfo != nil) {
 		cq.Role, cq.TrackPrefill = kvcost.Decode, false
