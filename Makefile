@@ -109,6 +109,10 @@ e2e: build peers ## End to end: real workers over NATS and TCP, file and etcd; t
 	$(call step,end to end)
 	@go test -json -count=1 -p 1 -timeout 30m ./tests/clients/... ./tests/agents/... ./tests/e2e/... | $(REPORT)
 
+.PHONY: e2e-vllm
+e2e-vllm: build fixtures ## Images end to end with a real vLLM worker on the CPU; installs 8 GB the first time, so no part of test
+	@venv=$$(tests/e2e/vllm/setup.sh) && PORTICO_VLLM_VENV=$$venv go test -count=1 -timeout 30m -v ./tests/e2e/vllm
+
 .PHONY: bench-mm
 bench-mm: build peers ## Images: what processing and handing them over costs, beside vLLM and Dynamo (PyTorch: 5 GB)
 	@venv=$$(tests/bench/images/setup.sh); go run ./tests/bench/images -venv "$$venv"
