@@ -1,4 +1,4 @@
-"""Makes odd.tar.gz and odd.json anew: small files of the rarer kinds, and what Pillow makes of them.
+"""Makes odd.tar.gz and odd.json anew: small files of the rarer kinds, and what Pillow makes of them; and two large ones.
 
     pip install pillow==13.0.0 numpy==2.4.6
     python odd.py
@@ -45,6 +45,15 @@ def png(width, height, depth, color, palette=None, trns=None, interlaced=0, afte
     out += chunk(b"PLTE", palette) if palette else b""
     out += chunk(b"tRNS", trns) if trns is not None else b""
     return out + chunk(b"IDAT", zlib.compress(raw)) + after + chunk(b"IEND", b"")
+
+
+def bomb(name, side, interlaced):
+    """A PNG of black pixels, packed twice."""
+    global noise
+    keep, noise = noise, bytes  # so many zeros
+    with gzip.GzipFile(pathlib.Path(__file__).parent / name, "wb", mtime=0) as out:
+        out.write(png(side, side, 8, 2, interlaced=interlaced))
+    noise = keep
 
 
 def pngs():
@@ -138,6 +147,8 @@ def jpegs():
                 restart_marker_blocks=3 if i == 4 else 0)
 
 
+bomb("bomb.png.gz", 12000, 0)
+bomb("bomb-interlaced.png.gz", 12000, 1)
 for group in (pngs, bmps, gifs, orientations, jpegs):
     group()
 here, out = pathlib.Path(__file__).parent, {}
