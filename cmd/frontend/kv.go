@@ -51,7 +51,7 @@ func kvConfig(k *config.KVRouter) kvroute.Config {
 			OverlapCredit: k.OverlapCredit, CreditDecay: k.CreditDecay, HostWeight: k.HostWeight, DiskWeight: k.DiskWeight,
 			PrefillScale: k.PrefillScale, RequestWeight: k.RequestWeight, Temperature: k.Temperature,
 		},
-		Events: k.Events, TTL: k.TTL, TrackBlocks: k.TrackBlocks, TrackOutput: k.TrackOutput,
+		Events: k.Events, TTL: k.TTL, Predicted: k.Predicted, TrackBlocks: k.TrackBlocks, TrackOutput: k.TrackOutput,
 		AssumeReuse: k.AssumeReuse, TrackPrefill: k.TrackPrefill, ReplicaSync: k.ReplicaSync,
 	}
 }

@@ -70,7 +70,6 @@ func (t *table) addIgnoredRouter() {
 	for _, name := range []string{
 		"tracking-hash", "tracking-key-file", "tracking-key-id", "prefill-load-model", "approximate-cache-policy",
 		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
-		"predicted-ttl-secs",
 	} {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
 	}

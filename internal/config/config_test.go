@@ -268,11 +268,12 @@ func checkAccepted(t *testing.T, args, environ []string, s *config.Setting) {
 
 func TestDefaultsAreDynamos(t *testing.T) {
 	own := map[string]string{ // deliberately others
-		"--migration-limit":       "3",    // Dynamo's frontend lets requests fail unless it is told otherwise
-		"--migration-max-seq-len": "0",    // a number where Dynamo has none
-		"--enable-anthropic-api":  "true", // an experiment there
-		"--kv-cache-block-size":   "0",    // likewise
-		"--event-plane":           "zmq",  // what Dynamo takes when nothing is given
+		"--migration-limit":           "3",    // Dynamo's frontend lets requests fail unless it is told otherwise
+		"--migration-max-seq-len":     "0",    // a number where Dynamo has none
+		"--enable-anthropic-api":      "true", // an experiment there
+		"--kv-cache-block-size":       "0",    // likewise
+		"--router-predicted-ttl-secs": "0",    // likewise
+		"--event-plane":               "zmq",  // what Dynamo takes when nothing is given
 	}
 	ours := make(map[string]*config.Setting)
 	for _, s := range config.Default().Settings() {

@@ -17,6 +17,7 @@ type KVRouter struct {
 
 	Events       bool          // workers publish what they cache; otherwise it is guessed
 	TTL          time.Duration // how long a guess holds
+	Predicted    time.Duration // how long a prompt counts as cached where it was sent; 0 for not at all
 	ReplicaSync  bool          // frontends tell each other of their requests
 	TrackBlocks  bool          // count the blocks of running requests
 	TrackOutput  bool          // and those of what they generate
@@ -53,6 +54,9 @@ func (t *table) addKVRouter(k *KVRouter) {
 		"Whether workers publish what they cache; otherwise what was sent where is taken for it.").alias("kv-events")
 	t.add("router-ttl-secs", "DYN_ROUTER_TTL_SECS", seconds(&k.TTL, 120*time.Second, time.Millisecond),
 		"Without KV events: how long a worker is thought to keep a prompt.")
+	t.add("router-predicted-ttl-secs", "DYN_ROUTER_PREDICTED_TTL_SECS", seconds(&k.Predicted, 0, 0),
+		"With KV events: how long a prompt counts as cached where it was sent, whatever events say, so that requests that "+
+			"begin alike and come at once find each other; 0 for not at all.")
 	t.add("router-replica-sync", "DYN_ROUTER_REPLICA_SYNC", boolean(&k.ReplicaSync, false),
 		"Whether frontends tell each other of the requests they have sent.")
 	t.add("router-track-active-blocks", "DYN_ROUTER_TRACK_ACTIVE_BLOCKS", boolean(&k.TrackBlocks, true),

@@ -38,6 +38,7 @@ type desk struct {
 	at      []int              // their places in the roster
 	owners  []int              // their instances among the router's candidates
 	active  []uint32           // by slot
+	guessed []uint32           // by slot
 	scratch kvcost.Scratch
 	best    uint32 // most blocks that any rank has on its device
 }
@@ -207,6 +208,9 @@ func (p *pool) choose(
 		d.active = d.active[:0]
 	}
 	p.look(o.view)
+	if p.guess != nil {
+		p.foresee(in, o)
+	}
 	p.fill(in, o)
 	list := p.roster.candidates
 	all := p.everybody(q, candidates)
@@ -233,9 +237,12 @@ func (p *pool) choose(
 		pool: p, rank: k, id: q.RequestID, path: in.sequence, shared: reuse, tokens: in.tokens,
 		prefill: int64(max(in.tokens-c.Cached, 0)), track: cq.TrackPrefill, cached: c.Cached,
 	})
+	// Before the next request is weighed: it may begin alike. That there is no room is counted by the index.
 	if !p.cfg.Events {
-		// Before the next request is weighed: it may begin alike. That there is no room is counted by the index.
 		_ = p.index.Insert(k.at, in.local)
+	} else if p.guess != nil {
+		_ = p.guess.Insert(k.at, in.local)
+		p.index.Join(k.at) // so that it has a place among the overlaps before anything is stored there
 	}
 	return router.Choice{Index: owner, Rank: &k.at.Rank, Ticket: t}, nil
 }
@@ -261,6 +268,24 @@ func (p *pool) query(q *router.Query, in *prompt) *kvcost.Query {
 		cq.Role, cq.TrackPrefill = kvcost.Decode, false
 	}
 	return cq
+}
+
+// foresee counts as cached what was sent somewhere a moment ago. The caller holds mu: the request before this one is in
+// the books already.
+func (p *pool) foresee(in *prompt, o *overlaps) {
+	view := p.guess.View()
+	d := &p.desk
+	d.guessed = sized(d.guessed, view.Slots())
+	if p.guess.Match(in.local, d.guessed) == 0 {
+		return
+	}
+	for s, n := range d.guessed {
+		if w, ok := view.Worker(s); ok && n > 0 {
+			if at, ok := o.view.cache.Slot(w); ok && at < len(o.device) {
+				o.device[at] = max(o.device[at], n)
+			}
+		}
+	}
 }
 
 // fill writes into the roster what this request finds at each rank. The caller holds mu.

@@ -23,6 +23,9 @@ type Config struct {
 
 	Events bool          // workers publish KV events; otherwise what they hold is guessed
 	TTL    time.Duration // how long a guess holds
+	// Predicted is how long a prompt counts as cached where it was sent, beside what events say: requests that begin alike
+	// and come close together find each other. 0: not at all.
+	Predicted time.Duration
 
 	TrackBlocks  bool // count the blocks of the prompts at work
 	TrackOutput  bool // count the blocks of what they generate, too

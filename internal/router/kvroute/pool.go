@@ -29,6 +29,7 @@ type pool struct {
 	metrics poolMetrics
 
 	index  *kvindex.Index // who has what cached, by local hashes
+	guess  *kvindex.Index // who has just been sent what, by local hashes; nil: that doesn't count
 	active *kvindex.Index // whose prompts are at work where, by sequence hashes
 	outlet *events.Outlet // nil: other routers aren't told
 
@@ -108,6 +109,11 @@ func (r *Router) newPool(id worker.EndpointID, card *worker.Card, cfg Config) (*
 	var err error
 	if p.index, err = kvindex.New(opts); err != nil {
 		return nil, err
+	}
+	if cfg.Events && cfg.Predicted > 0 {
+		if p.guess, err = kvindex.New(kvindex.Options{MemoryLimit: r.opts.MemoryLimit, TTL: cfg.Predicted}); err != nil {
+			return nil, err
+		}
 	}
 	if p.active, err = kvindex.New(kvindex.Options{}); err != nil {
 		return nil, err

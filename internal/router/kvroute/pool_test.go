@@ -45,6 +45,26 @@ func TestGuessing(t *testing.T) {
 	}
 }
 
+// TestPrediction sends requests that begin alike to one worker although no event has come yet.
+func TestPrediction(t *testing.T) {
+	cfg := kvroute.Default()
+	cfg.Predicted = time.Minute
+	w := newWorld(t, kvroute.Options{Config: cfg})
+	w.publish(newEngine(1, 101), newEngine(2, 102), newEngine(3, 103))
+	q := func() *router.Query { return query("a", tokens(80, 1)) }
+	first, ticket := w.choose(q())
+	ticket.Done()
+	for range 10 {
+		id, ticket := w.choose(q())
+		if ticket.Done(); id != first {
+			t.Fatalf("worker %d, and before %d", id, first)
+		}
+	}
+	if n := w.r.Entries(endpoint); n != 0 {
+		t.Errorf("%d blocks in the index, of predictions", n)
+	}
+}
+
 // TestBlockSizeMismatch leaves out the cache of a worker whose blocks are of another size, loudly, until all others have
 // been replaced.
 func TestBlockSizeMismatch(t *testing.T) {

@@ -206,6 +206,9 @@ func (p *pool) vacate(at kvindex.Worker) {
 	defer s.mu.Unlock()
 	if !p.here(at) {
 		p.index.RemoveRank(at)
+		if p.guess != nil {
+			p.guess.RemoveRank(at)
+		}
 	}
 	if s.of == nil {
 		s.gone = true

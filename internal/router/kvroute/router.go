@@ -90,6 +90,9 @@ func (r *Router) Run(ctx context.Context) error {
 		case <-tick.C:
 			for _, p := range r.all() {
 				p.index.Expire()
+				if p.guess != nil {
+					p.guess.Expire()
+				}
 			}
 		}
 	}
