@@ -15,7 +15,7 @@ import (
 // asked are the models that generated requests name, by schema: those that answer at once, and one that isn't there.
 var asked = map[string][]string{
 	"ChatRequest": {"chat", "json", "tools", "none"}, "CompletionRequest": {"chat", "none"},
-	"ResponsesRequest": {"chat", "tools", "none"}, "EmbeddingRequest": {"embed", "none"},
+	"ResponsesRequest": {"chat", "tools", "none"}, "EmbeddingRequest": {"embed", "none"}, "TokenizeRequest": {"chat", "none"},
 }
 
 // exclusive are members that exclude others or are always refused: with one of them in nearly every request that is
@@ -50,6 +50,14 @@ func document(t *testing.T) []byte {
 		if name == "ResponsesRequest" { // a stored prompt, of which there are none
 			delete(properties, "prompt")
 		}
+	}
+	// Models whose workers have the tokenizer are a 501 there, and the schema of the request stands with the path.
+	for _, path := range []string{"/detokenize", "/v1/detokenize"} {
+		var at any = doc["paths"]
+		for _, name := range []string{path, "post", "requestBody", "content", "application/json", "schema", "properties", "model"} {
+			at, _ = at.(map[string]any)[name]
+		}
+		at.(map[string]any)["enum"] = []string{"chat", "none"}
 	}
 	out, err := json.Marshal(doc)
 	if err != nil {
