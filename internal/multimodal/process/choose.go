@@ -29,15 +29,16 @@ func choose(config *modelConfig, pre *preprocessor, opts Options) (string, famil
 		"Idefics3ImageProcessor":  {"idefics3", "smolvlm"},
 	}
 	class := pre.class()
-	make, ok := families[class]
+	newFamily, ok := families[class]
 	if !ok || !slices.Contains(models[class], config.ModelType) {
 		return "", nil, common{}, fmt.Errorf("%w: %q of a model of type %q", ErrUnknown, pre.Type, config.ModelType)
 	}
-	f, c, err := make(config, pre, opts)
+	f, c, err := newFamily(config, pre, opts)
 	name := config.ModelType
-	if class == "PixtralImageProcessor" {
+	switch class {
+	case "PixtralImageProcessor":
 		name = "pixtral"
-	} else if class == "SiglipImageProcessor" {
+	case "SiglipImageProcessor":
 		name = "siglip"
 	}
 	return name, f, c, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -112,12 +113,12 @@ func TestGemmaNewlines(t *testing.T) {
 					if run++; i+1 < len(e.Tokens) && e.Tokens[i+1] == image {
 						continue
 					}
-					words, run = append(words, fmt.Sprint(run)), 0
+					words, run = append(words, strconv.Itoa(run)), 0
 					continue
 				}
 				words = append(words, map[uint32]string{begin: "B", end: "E"}[tok])
 				if words[len(words)-1] == "" {
-					words[len(words)-1] = fmt.Sprint(tok)
+					words[len(words)-1] = strconv.FormatUint(uint64(tok), 10)
 				}
 			}
 			if got := strings.Join(words, " "); got != c.want {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -104,7 +105,7 @@ func (s Settings) validate() error {
 	case s.DType == multimodal.Int64 || s.DType.Size() == 8:
 		return fmt.Errorf("image type %q is none of uint8, float16, bfloat16, float32", s.DType)
 	case s.DType == multimodal.Uint8 && s.Scale != Bytes:
-		return fmt.Errorf("normalized pixels aren't of type uint8")
+		return errors.New("normalized pixels aren't of type uint8")
 	}
 	return nil
 }

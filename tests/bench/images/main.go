@@ -114,16 +114,17 @@ func (s *settings) compare(dir string, sides []side) error {
 				times[i], sums[i] = append(times[i], ms), sum
 			}
 		}
-		line := fmt.Sprintf("  %-14s", filepath.Base(file))
+		var line strings.Builder
+		fmt.Fprintf(&line, "  %-14s", filepath.Base(file))
 		own := median(times[0])
 		for i, side := range sides {
 			m := median(times[i])
-			line += fmt.Sprintf("  %s %.0f/s (%.2f ms)", side.name, 1000/m, m)
+			fmt.Fprintf(&line, "  %s %.0f/s (%.2f ms)", side.name, 1000/m, m)
 			if i > 0 {
-				line += fmt.Sprintf(", ratio %.2f%s", m/own, same(sums[i], sums[0]))
+				fmt.Fprintf(&line, ", ratio %.2f%s", m/own, same(sums[i], sums[0]))
 			}
 		}
-		fmt.Println(line)
+		fmt.Println(line.String())
 	}
 	return nil
 }
