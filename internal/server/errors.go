@@ -150,6 +150,8 @@ func anthropicError(a answerTo, f *fault.Error) *anthropic.Error {
 		kind = "permission_error"
 	case fault.NotFound:
 		kind = "not_found_error"
+	case fault.Conflict:
+		kind = "conflict_error"
 	case fault.TooLarge:
 		kind = "request_too_large"
 	case fault.RateLimited:

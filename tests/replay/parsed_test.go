@@ -169,6 +169,12 @@ func (c *parsedCase) model(prompt string) (*catalog.Set, []uint32) {
 		call, _ := m.TokenID("<|call|>")
 		set.EOS = append(set.EOS, call)
 	}
+	if strings.HasPrefix(c.Name, "sr.") {
+		m.special = slices.Clone(thoughtMarkers)
+		for _, token := range markerTokens() {
+			m.special = append(m.special, token.Content)
+		}
+	}
 	var ids []uint32
 	for i, text := range m.tokens {
 		id := uint32(i)

@@ -53,7 +53,7 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 		s.name = q.ToolParser
 	}
 	p.WorkerKeepsSpecial = d.SkipSpecialFalse
-	special := slices.ContainsFunc(d.Markers, q.Special)
+	special := slices.ContainsFunc(d.Markers, q.Special) || slices.ContainsFunc(d.Tokens, q.Special)
 	switch {
 	case len(q.Tools) == 0:
 		if s.options.Choice = toolparse.None; !d.Always && !special {
@@ -112,7 +112,8 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 		s.options.ToolParser = tools.name
 	}
 	p.Reasoning = true
-	p.KeepSpecial = p.KeepSpecial || slices.ContainsFunc(reasonparse.Markers(name), q.Special)
+	p.KeepSpecial = p.KeepSpecial || slices.ContainsFunc(reasonparse.Markers(name), q.Special) ||
+		slices.ContainsFunc(reasonparse.Tokens(name), q.Special)
 	w := workerNeeds(name)
 	p.WorkerKeepsSpecial = p.WorkerKeepsSpecial || w.keepSpecial
 	switch w.constraint {

@@ -10,6 +10,7 @@ type dialect struct {
 	close    []string // what ends one
 	drop     []string // wrappers that never show
 	answer   []string // what begins the answer proper: ends a thought, never shows
+	tokens   []string // what markers of several tokens are made of
 	label    string   // stands between the opening marker and the thought
 	force    bool     // an answer begins inside a thought although neither prompt nor answer says so
 	gate     gate     // which request switches force depends on
@@ -48,6 +49,7 @@ var (
 		close:  []string{"<|close|>think<|sep|>"},
 		answer: []string{"<|open|>response<|sep|>"},
 		drop:   []string{"<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"},
+		tokens: []string{"<|open|>", "<|close|>", "<|sep|>"},
 	}
 	granitePhrases = dialect{
 		open:  []string{"Here is my thought process:", "Here's my thought process:"},
@@ -138,3 +140,7 @@ func Markers(name string) []string {
 	}
 	return slices.Concat(d.open, d.close, d.drop, d.answer)
 }
+
+// Tokens returns what markers are made of that are more than one token, for tokenizers that have those as special ones:
+// as with Markers, the answer must then be decoded with them.
+func Tokens(name string) []string { return slices.Clone(lookup(name).tokens) }

@@ -12,9 +12,11 @@ import (
 type Dialect struct {
 	Name string
 
-	// Markers are the texts that delimit calls. Where the model's tokenizer has them as special tokens, they have to be
-	// decoded: with KeepSpecial the server's own decoder must not skip special tokens while tools are in effect.
+	// Markers are the texts that delimit calls; Tokens are what they are made of in dialects that put several tokens
+	// together. Where the model's tokenizer has either as special tokens, they have to be decoded: with KeepSpecial the
+	// server's own decoder must not skip special tokens while tools are in effect.
 	Markers     []string
+	Tokens      []string
 	KeepSpecial bool
 
 	// SkipSpecialFalse says that workers are told skip_special_tokens: false, with and without tools.
@@ -306,7 +308,7 @@ func addTags(add adder) {
 func addSpecialTags(add adder) {
 	const mark = "]<]minimax[>["
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true},
+		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, Tokens: []string{mark}},
 		markers: append([]marker{
 			{text: mark + "<invoke ", next: inElement, look: callTag},
 			{text: mark + "<tool_call>"},
@@ -318,7 +320,8 @@ func addSpecialTags(add adder) {
 
 	// Every answer is wrapped, with or without tools.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, StructuralTag: true, Always: true},
+		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, StructuralTag: true, Always: true,
+			Tokens: []string{"<|open|>", "<|close|>", "<|sep|>"}},
 		markers: append([]marker{
 			{text: "<|open|>call ", next: inElement, look: callTag},
 			{text: "<|open|>tools<|sep|>"},
@@ -354,7 +357,7 @@ func addSpecialTags(add adder) {
 func dsml(open, block string) dialect {
 	shut := "</" + open[1:]
 	return dialect{
-		Dialect: Dialect{KeepSpecial: true},
+		Dialect: Dialect{KeepSpecial: true, Tokens: []string{"｜DSML｜"}},
 		markers: append([]marker{
 			{text: open + "invoke ", next: inElement, look: callTag},
 			{text: "\n\n" + open + block + ">"}, // the template puts an empty line before a block
