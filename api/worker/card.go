@@ -74,6 +74,11 @@ type RuntimeConfig struct {
 	ToolCallParser string `json:"tool_call_parser,omitempty"`
 	// ReasoningParser names the way it marks its reasoning.
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
+	// StructuralTag is the object that CallTags reads; older workers write the three settings below in its place.
+	StructuralTag       json.RawMessage `json:"structural_tag,omitempty"`
+	StructuralTagMode   string          `json:"structural_tag_mode,omitempty"`   // on or off
+	StructuralTagScope  string          `json:"structural_tag_scope,omitempty"`  // as CallTags.Scope
+	StructuralTagSchema string          `json:"structural_tag_schema,omitempty"` // as CallTags.Schema
 	// TokenizerBackend may be default, which asks for the reference tokenizer.
 	TokenizerBackend string `json:"tokenizer_backend,omitempty"`
 	// ExcludeToolsWhenNone hides the tools from the template when tool_choice is none; nil is true.
@@ -100,6 +105,28 @@ func (c *Card) Has(flag string) bool {
 		}
 	}
 	return false
+}
+
+// CallTags is what a worker says of structural tags, which hold tool calls to the model's own form.
+type CallTags struct {
+	Scope  string `json:"scope"`  // always, or auto: for calls that must be made, strict tools and single calls
+	Schema string `json:"schema"` // strict: every tool's schema holds; auto: but for those that say strict false
+}
+
+// CallTags returns the worker's wish for structural tags; nil: it has none. The object goes before the older settings,
+// also when it says no; one that can't be read counts as none.
+func (r *RuntimeConfig) CallTags() *CallTags {
+	if len(r.StructuralTag) == 0 {
+		if r.StructuralTagMode != "on" {
+			return nil
+		}
+		return &CallTags{Scope: r.StructuralTagScope, Schema: r.StructuralTagSchema}
+	}
+	var t *CallTags
+	if json.Unmarshal(r.StructuralTag, &t) != nil {
+		return nil
+	}
+	return t
 }
 
 // EffectiveContextLength returns the model's context length in tokens; 0 is unknown.

@@ -179,7 +179,7 @@ func (p *Pipeline) render(ctx context.Context, set *catalog.Set, req *openai.Cha
 		Messages:             req.Messages,
 		Tools:                templateTools(set, req),
 		Documents:            req.Documents,
-		Kwargs:               templateKwargs(req),
+		Kwargs:               p.chatKwargs(set, req),
 		AddGenerationPrompt:  req.AddGenerationPrompt == nil || *req.AddGenerationPrompt,
 		ContinueFinalMessage: isOn(req.ContinueFinal),
 		Now:                  begin,

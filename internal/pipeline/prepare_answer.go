@@ -18,7 +18,8 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 	if p.answers == nil || set.ToolParser == "" && set.ReasoningParser == "" && len(req.ToolList) == 0 {
 		return
 	}
-	plan := p.answers(answerRequest(set, req, tail))
+	asked := answerRequest(set, req, tail)
+	plan := p.answers(asked)
 	if plan == nil {
 		return
 	}
@@ -33,7 +34,9 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 		showStops(set, &q.Stop, plan.VisibleStops)
 	}
 	q.RequireReasoning = plan.RequireReasoning
-	if len(plan.StructuralTag) > 0 {
+	// What the client wants the answer held to goes before a tag that only helps the model along.
+	must := asked.Choice == prepost.MustCall || asked.Choice == prepost.MustCallFunction
+	if len(plan.StructuralTag) > 0 && (must || q.Sampling.GuidedDecoding == nil) {
 		var w objectWriter
 		w.raw("structural_tag", plan.StructuralTag)
 		guidedSettings(&w, &req.Common)
@@ -60,7 +63,13 @@ func answerRequest(set *catalog.Set, req *openai.ChatRequest, tail string) *prep
 	for i := range req.ToolList {
 		t := &req.ToolList[i]
 		a.Tools = append(a.Tools, prepost.Function{
-			Name: strings.Clone(t.Name), Parameters: bytes.Clone(t.Parameters), Strict: isOn(t.Strict)})
+			Name: strings.Clone(t.Name), Parameters: bytes.Clone(t.Parameters),
+			Strict: isOn(t.Strict), Loose: t.Strict != nil && !*t.Strict})
+	}
+	if set.Card != nil {
+		if t := set.Card.RuntimeConfig.CallTags(); t != nil {
+			a.Tags = prepost.CallTags{On: true, Always: t.Scope == "always", Strict: t.Schema == "strict"}
+		}
 	}
 	a.Continues = isOn(req.ContinueFinal)
 	if req.ReasoningEffort != nil {
@@ -132,6 +141,9 @@ func showStops(set *catalog.Set, s *worker.StopConditions, tokens []string) {
 // reasoningArgs adds what an engine's own reasoning parser wants to know to the further arguments of a request.
 func reasoningArgs(args json.RawMessage, plan *prepost.AnswerPlan, req *openai.ChatRequest) json.RawMessage {
 	kwargs := templateKwargs(req)
+	if plan.WithoutThought {
+		kwargs = withoutThought(kwargs)
+	}
 	if plan.DefaultThinking {
 		kwargs = withThinking(kwargs)
 	}
@@ -152,6 +164,37 @@ func reasoningArgs(args json.RawMessage, plan *prepost.AnswerPlan, req *openai.C
 		all.boolean("reasoning_ended", false)
 	}
 	return all.done()
+}
+
+// chatKwargs returns the further variables of the template. A call by name may leave no room for a thought, so that the
+// template must not begin one.
+func (p *Pipeline) chatKwargs(set *catalog.Set, req *openai.ChatRequest) json.RawMessage {
+	kwargs := templateKwargs(req)
+	c := req.ToolChoice
+	if c == nil || c.Mode != "function" || len(req.ToolList) == 0 || p.answers == nil || set.ToolParser == "" {
+		return kwargs
+	}
+	// How the prompt ends doesn't matter to this part of the plan, and isn't known before it is rendered.
+	if plan := p.answers(answerRequest(set, req, "")); plan != nil && plan.WithoutThought {
+		return withoutThought(kwargs)
+	}
+	return kwargs
+}
+
+// withoutThought switches thinking off, whatever the template's variables say.
+func withoutThought(kwargs json.RawMessage) json.RawMessage {
+	var w objectWriter
+	if kwargs != nil {
+		_ = eachMember(kwargs, func(name string, value json.RawMessage) error {
+			if name != "enable_thinking" && name != "thinking" {
+				w.raw(name, value)
+			}
+			return nil
+		})
+	}
+	w.boolean("enable_thinking", false)
+	w.boolean("thinking", false)
+	return w.done()
 }
 
 // withThinking switches thinking on where the template's variables don't say.

@@ -102,3 +102,33 @@ func preparedFor(t *testing.T, p *pipeline.Pipeline, set *catalog.Set, body stri
 	}
 	return out
 }
+
+// TestStructuralTag: a tag takes the place of a forced call's schema, not of what the client wants the answer held to; one
+// without room for a thought switches thinking off.
+func TestStructuralTag(t *testing.T) {
+	set := testkit.ByteModel("m")
+	set.ToolParser, set.ReasoningParser = "tp", "rp"
+	const tool = `"tools":[{"type":"function","function":{"name":"f","strict":false}}]`
+	const named = `,"tool_choice":{"type":"function","function":{"name":"f"}}`
+	for _, tt := range []struct{ name, body, guided, extra string }{
+		{"may", `{` + tool + `}`, `{"structural_tag":{"t":1}}`, `{"enable_thinking":false,"thinking":false}`},
+		{"may, and a regex", `{` + tool + `,"guided_regex":"a+"}`, `{"regex":"a+"}`, `{"enable_thinking":false,"thinking":false}`},
+		{"named", `{` + tool + named + `,"chat_template_kwargs":{"thinking":true,"x":1}}`,
+			`{"structural_tag":{"t":1}}`, `"x":1,`},
+	} {
+		p := pipeline.New(pipeline.Options{Log: slog.New(slog.DiscardHandler),
+			Answers: func(q *prepost.AnswerRequest) *prepost.AnswerPlan {
+				if len(q.Tools) != 1 || !q.Tools[0].Loose {
+					t.Errorf("%s: tools %+v", tt.name, q.Tools)
+				}
+				return &prepost.AnswerPlan{Reasoning: true, WithoutThought: true, StructuralTag: json.RawMessage(`{"t":1}`)}
+			}})
+		w := preparedFor(t, p, set, tt.body).Requests[0]
+		if got := string(w.Sampling.GuidedDecoding); got != tt.guided {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.guided)
+		}
+		if got := string(w.ExtraArgs); !strings.Contains(got, tt.extra) || strings.Contains(got, "true") {
+			t.Errorf("%s: %s without %s", tt.name, got, tt.extra)
+		}
+	}
+}

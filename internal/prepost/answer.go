@@ -23,6 +23,8 @@ type AnswerRequest struct {
 	EnableThinking, Thinking *bool
 	ReasoningEffort          string
 
+	Tags CallTags // the worker's wish
+
 	// Special tells whether a text is a special token of the model, which decoders skip unless told otherwise.
 	Special func(text string) bool
 }
@@ -31,7 +33,16 @@ type AnswerRequest struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON schema; empty: none given
-	Strict     bool
+	Strict     bool            // the schema allows nothing it doesn't name, and holds
+	Loose      bool            // the schema needn't hold: strict was given, and false
+}
+
+// CallTags says which calls a worker wants held to the model's own form by a structural tag, where the parser has one.
+// The zero value leaves it to the parser: some have no other way of forcing a call.
+type CallTags struct {
+	On     bool // calls that must be made, and whenever a tool is strict or only one call is allowed
+	Always bool // with On: whenever there are tools
+	Strict bool // the schemas of loose functions hold, too
 }
 
 // CallChoice says whether the model may, must or must not call functions.
@@ -57,7 +68,8 @@ type AnswerPlan struct {
 	VisibleStops       []string        // tokens that end the answer and are part of it
 	RequireReasoning   bool            // the constraint of the answer begins behind the thought
 	ThoughtIsOpen      bool            // the prompt has opened a thought, and the worker is to be told
-	StructuralTag      json.RawMessage // holds forced calls to the dialect's own form, in place of their JSON schema
+	StructuralTag      json.RawMessage // holds calls to the dialect's own form, in place of the JSON schema of forced ones
+	WithoutThought     bool            // the tag leaves no room for a thought: the template is told to switch it off
 	DefaultThinking    bool            // thinking is on unless switched off, and the worker is to be told
 }
 

@@ -91,6 +91,13 @@ func (m *mappingModels) set(c *mappingCase) *catalog.Set {
 		set.ToolParser, set.ReasoningParser = bothParsers(parser)
 	case "x":
 		set.ToolParser = "hermes"
+		switch parser {
+		case "st":
+			card.RuntimeConfig.StructuralTag = json.RawMessage(`{"scope":"auto"}`)
+		case "st_coder":
+			set.ToolParser = "qwen3_coder"
+			card.RuntimeConfig.StructuralTag = json.RawMessage(`{"scope":"always"}`)
+		}
 	}
 	switch {
 	case parser == "harmony" || parser == "gpt_oss":

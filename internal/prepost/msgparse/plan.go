@@ -15,6 +15,8 @@ import (
 func Plan(q *prepost.AnswerRequest) *prepost.AnswerPlan {
 	p := &prepost.AnswerPlan{}
 	tools := planTools(q, p)
+	// Kimi K3 writes its thought as a part of the message: the tag of a named function begins behind it.
+	p.WithoutThought = tools != nil && tools.tagged && isKimiK3(tools.name) && q.Choice == prepost.MustCallFunction
 	thoughts := planReasoning(q, p, tools)
 	if tools == nil && thoughts == nil {
 		// What the worker is told doesn't depend on what this request needs.
@@ -24,7 +26,7 @@ func Plan(q *prepost.AnswerRequest) *prepost.AnswerPlan {
 		return p
 	}
 	if tools != nil && tools.tagged {
-		p.StructuralTag = kimiTag(q, p.RequireReasoning)
+		p.StructuralTag = callTag(tools.name, q, p.RequireReasoning)
 	}
 	p.New = func() prepost.AnswerParser { return newParser(tools, thoughts) }
 	return p
@@ -35,7 +37,7 @@ type toolStage struct {
 	name    string
 	options toolparse.Options
 	active  bool // calls are passed on
-	tagged  bool // forced calls come in the dialect's own form
+	tagged  bool // calls are held to the dialect's own form
 }
 
 // forced reports whether a call has to be made, so that the answer may be guided JSON.
@@ -74,7 +76,9 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 	if s.active {
 		p.VisibleStops = d.VisibleStops
 	}
-	s.tagged = d.StructuralTag && s.forced()
+	if s.active {
+		s.tagged = wantsTag(q, &d)
+	}
 	p.KeepSpecial = d.KeepSpecial && special
 	for _, f := range q.Tools {
 		s.options.Tools = append(s.options.Tools,
@@ -105,7 +109,7 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 	} else {
 		s.options.Prompt = reasonparse.ReadPrompt(name, q.Prompt)
 	}
-	s.options.Enabled = reasonparse.Enabled(name, reasonparse.Switches{
+	s.options.Enabled = !p.WithoutThought && reasonparse.Enabled(name, reasonparse.Switches{
 		EnableThinking: q.EnableThinking, Thinking: q.Thinking, ReasoningEffort: q.ReasoningEffort})
 	s.options.Guided = q.JSON
 	if tools != nil && tools.active {

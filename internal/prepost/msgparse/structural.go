@@ -2,8 +2,10 @@ package msgparse
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/portico-llm/portico/internal/prepost"
+	"github.com/portico-llm/portico/internal/prepost/toolparse"
 )
 
 // The parts of xgrammar's structural tags that are used here. The order of members is of no meaning to engines.
@@ -12,9 +14,13 @@ type (
 		Type   string `json:"type"`
 		Format any    `json:"format"`
 	}
-	sequenceFormat struct {
+	elementsFormat struct { // sequence: one after the other; or: one of them
 		Type     string `json:"type"`
 		Elements []any  `json:"elements"`
+	}
+	contentFormat struct { // optional: once or not at all; star: as often as you like
+		Type    string `json:"type"`
+		Content any    `json:"content"`
 	}
 	tagFormat struct {
 		Type    string `json:"type"`
@@ -26,6 +32,14 @@ type (
 		Type           string      `json:"type"`
 		Tags           []tagFormat `json:"tags"`
 		Separator      string      `json:"separator"`
+		AtLeastOne     bool        `json:"at_least_one"`
+		StopAfterFirst bool        `json:"stop_after_first"`
+	}
+	triggeredFormat struct { // text in which a trigger begins one of the tags
+		Type           string      `json:"type"`
+		Triggers       []string    `json:"triggers"`
+		Tags           []tagFormat `json:"tags"`
+		Excludes       []string    `json:"excludes,omitempty"`
 		AtLeastOne     bool        `json:"at_least_one"`
 		StopAfterFirst bool        `json:"stop_after_first"`
 	}
@@ -48,41 +62,177 @@ type (
 	}
 )
 
-func sequence(elements ...any) sequenceFormat { return sequenceFormat{"sequence", elements} }
+func sequence(elements ...any) elementsFormat { return elementsFormat{"sequence", elements} }
+func either(elements ...any) elementsFormat   { return elementsFormat{"or", elements} }
+func optional(content any) contentFormat      { return contentFormat{"optional", content} }
+func star(content any) contentFormat          { return contentFormat{"star", content} }
 func constant(text string) constFormat        { return constFormat{"const_string", text} }
+func regex(pattern string) regexFormat        { return regexFormat{"regex", pattern} }
 
-// kimiTag is the structural tag that holds an answer to calls in Kimi K2's own form: its engines have no other way of
-// forcing a call, since the model doesn't write calls as JSON. With thought the call stands behind one. Nil: a schema
-// isn't JSON, which is the engine's to complain about.
-func kimiTag(q *prepost.AnswerRequest, thought bool) json.RawMessage {
-	var tags []tagFormat
-	for _, f := range q.Tools {
-		if q.Choice == prepost.MustCallFunction && f.Name != q.Function {
-			continue
-		}
-		schema := f.Parameters
-		if len(schema) == 0 {
-			schema = json.RawMessage(`{"type":"object","properties":{}}`)
-		}
-		tags = append(tags, tagFormat{
-			Type: "tag", Begin: "<|tool_call_begin|>functions." + f.Name + ":", End: "<|tool_call_end|>",
-			Content: sequence(
-				regexFormat{"regex", `\d+`}, constant("<|tool_call_argument_begin|>"),
-				schemaFormat{"json_schema", schema, "json"}),
-		})
+// anyText is text without the excluded strings.
+func anyText(excludes ...string) textFormat {
+	if excludes == nil {
+		excludes = []string{} // null isn't a list
 	}
-	var calls any = tagsFormat{Type: "tags_with_separator", Tags: tags, AtLeastOne: true, StopAfterFirst: q.OneCall}
-	if q.Choice == prepost.MustCallFunction && len(tags) > 0 {
-		calls = tags[0]
+	return textFormat{"any_text", excludes}
+}
+
+func tagged(begin string, content any, end string) tagFormat {
+	return tagFormat{"tag", begin, content, end}
+}
+
+// several is calls in a row.
+func several(tags []tagFormat, one bool) tagsFormat {
+	return tagsFormat{Type: "tags_with_separator", Tags: tags, AtLeastOne: true, StopAfterFirst: one}
+}
+
+// mustCall reports whether an answer without a call is wrong.
+func mustCall(q *prepost.AnswerRequest) bool {
+	return q.Choice == prepost.MustCall || q.Choice == prepost.MustCallFunction
+}
+
+// wantsTag reports whether calls are to be held to the dialect's own form.
+func wantsTag(q *prepost.AnswerRequest, d *toolparse.Dialect) bool {
+	_, known := layoutOf(d.Name)
+	switch {
+	case !known && !d.StructuralTag || q.Choice == prepost.MustNotCall:
+		return false
+	case mustCall(q):
+		return q.Tags.On || d.StructuralTag
+	case !q.Tags.On || q.JSON:
+		return false
 	}
-	format := sequence(constant("<|tool_calls_section_begin|>"), calls, constant("<|tool_calls_section_end|>"))
-	if thought {
-		format = sequence(tagFormat{
-			Type: "tag", Content: textFormat{"any_text", []string{}}, End: "</think>"}, format)
+	return q.Tags.Always || q.OneCall || slices.ContainsFunc(q.Tools, func(f prepost.Function) bool { return f.Strict })
+}
+
+// callTag is the structural tag that holds calls to the form of the named dialect. With thought the calls that must be
+// made stand behind one, where the dialect's tag has to say so. Nil: a schema isn't JSON, which is the engine's to
+// complain about.
+func callTag(dialect string, q *prepost.AnswerRequest, thought bool) json.RawMessage {
+	var format any
+	layout, known := layoutOf(dialect)
+	switch {
+	case isKimiK3(dialect):
+		format = kimiK3Format(q)
+	case !known:
+		format = kimiK2Format(q, thought)
+	case layout.alone && q.Choice == prepost.MustCallFunction:
+		tags := layout.tags(q)
+		if len(tags) == 0 {
+			return nil
+		}
+		format = tags[0]
+	default:
+		format = layout.format(q)
 	}
 	tag, err := json.Marshal(structuralTag{"structural_tag", format})
 	if err != nil {
 		return nil
 	}
 	return tag
+}
+
+// callable are the functions that may be called.
+func callable(q *prepost.AnswerRequest) []prepost.Function {
+	if q.Choice != prepost.MustCallFunction {
+		return q.Tools
+	}
+	return slices.DeleteFunc(slices.Clone(q.Tools), func(f prepost.Function) bool { return f.Name != q.Function })
+}
+
+// argumentSchema is what a function's arguments are held to; true is anything.
+func argumentSchema(q *prepost.AnswerRequest, f *prepost.Function) json.RawMessage {
+	if len(f.Parameters) == 0 || f.Loose && !q.Tags.Strict {
+		return json.RawMessage("true")
+	}
+	return f.Parameters
+}
+
+// layout is how a dialect writes calls, as far as a structural tag needs it. The trigger begins the text of every call.
+type layout struct {
+	trigger              string
+	before, behind, end  string // around the function's name, and what ends the call
+	style                string // of the arguments, by xgrammar's names
+	blockBegin, blockEnd string // around all calls
+	excludes             []string
+	alone                bool // of a named function there is the call, and nothing else
+}
+
+// layoutOf returns the layout of a dialect. The texts are those of the models' templates.
+func layoutOf(dialect string) (layout, bool) {
+	switch dialect {
+	case "hermes", "qwen25":
+		return layout{trigger: "<tool_call>", before: "<tool_call>\n" + `{"name": "`, behind: `", "arguments": `,
+			end: "}\n</tool_call>", style: "json"}, true
+	case "qwen3_coder", "nemotron_nano":
+		return layout{trigger: "<tool_call>\n<function=", before: "<tool_call>\n<function=", behind: ">\n",
+			end: "\n</function>\n</tool_call>", style: "qwen_xml"}, true
+	case "glm47":
+		// Its markers are single tokens, which must not turn up in the text around the calls.
+		return layout{trigger: "<tool_call>", before: "<tool_call>", end: "</tool_call>", style: "glm_xml", alone: true,
+			excludes: []string{"<think>", "</think>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}}, true
+	case "inkling":
+		const marker = "<|content_invoke_tool_json|>"
+		return layout{trigger: marker, before: marker + `{"name": "`, behind: `", "args": `,
+			end: "}<|end_message|>", style: "json"}, true
+	case "deepseek_v3_2":
+		return dsmlLayout("function_calls"), true
+	case "deepseek_v4", "deepseek-v4", "deepseekv4":
+		return dsmlLayout("tool_calls"), true
+	}
+	return layout{}, false
+}
+
+// dsmlLayout is the layout of DeepSeek's markup.
+func dsmlLayout(block string) layout {
+	return layout{
+		trigger: "<｜DSML｜" + block + ">", blockBegin: "<｜DSML｜" + block + ">\n", blockEnd: "</｜DSML｜" + block + ">",
+		before: `<｜DSML｜invoke name="`, behind: `">` + "\n", end: "</｜DSML｜invoke>\n", style: "deepseek_xml",
+	}
+}
+
+// tags are the calls that may be made.
+func (l *layout) tags(q *prepost.AnswerRequest) []tagFormat {
+	var tags []tagFormat
+	for _, f := range callable(q) {
+		tags = append(tags, tagged(l.before+f.Name+l.behind,
+			schemaFormat{"json_schema", argumentSchema(q, &f), l.style}, l.end))
+	}
+	return tags
+}
+
+// format is text with calls in it.
+func (l *layout) format(q *prepost.AnswerRequest) any {
+	tags := l.tags(q)
+	if l.blockBegin != "" {
+		tags = []tagFormat{tagged(l.blockBegin, several(tags, q.OneCall), l.blockEnd)}
+	}
+	return triggeredFormat{Type: "triggered_tags", Triggers: []string{l.trigger}, Tags: tags, Excludes: l.excludes,
+		AtLeastOne: mustCall(q), StopAfterFirst: q.OneCall}
+}
+
+// kimiK2Format is calls in Kimi K2's own form: its engines have no other way of forcing a call, since the model doesn't
+// write calls as JSON.
+func kimiK2Format(q *prepost.AnswerRequest, thought bool) any {
+	const begin, end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+	var tags []tagFormat
+	for _, f := range callable(q) {
+		tags = append(tags, tagged("<|tool_call_begin|>functions."+f.Name+":", sequence(
+			regex(`\d+`), constant("<|tool_call_argument_begin|>"),
+			schemaFormat{"json_schema", argumentSchema(q, &f), "json"}), "<|tool_call_end|>"))
+	}
+	if !mustCall(q) {
+		section := tagged(begin, several(tags, q.OneCall), end)
+		return triggeredFormat{Type: "triggered_tags", Triggers: []string{begin}, Tags: []tagFormat{section},
+			StopAfterFirst: q.OneCall}
+	}
+	var calls any = several(tags, q.OneCall)
+	if q.Choice == prepost.MustCallFunction && len(tags) > 0 {
+		calls = tags[0]
+	}
+	format := sequence(constant(begin), calls, constant(end))
+	if thought {
+		format = sequence(tagged("", anyText(), "</think>"), format)
+	}
+	return format
 }
