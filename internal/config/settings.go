@@ -231,7 +231,7 @@ func (t *table) addPlane(c *Config) {
 		"Transport of requests. What a worker's record says wins.")
 	t.add("handshake-timeout", "PORTICO_HANDSHAKE_TIMEOUT",
 		seconds(&c.Plane.HandshakeTimeout, 30*time.Second, 10*time.Millisecond),
-		"How long a worker that took a request may need to begin. Workers that queue what they took (a request limit of "+
+		"How long a worker that took a request may need to begin before another is tried. Workers that queue what they took (a request limit of "+
 			"the engine, say) need more.")
 	t.add("runtime-inhibited-duration-secs", "DYN_RUNTIME_INHIBITED_DURATION_SECS",
 		seconds(&c.Plane.Quarantine, 5*time.Second, 0), "How long a worker that failed is left out; 0 for not at all.")

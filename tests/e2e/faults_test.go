@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -304,4 +305,62 @@ func TestTooLarge(t *testing.T) {
 		t.Errorf("status %d, want %d: %.300s", status, want, b)
 	}
 	d.client.unary(t, chatPath, chat(model, "Hi", 4)) // the worker is not to blame
+}
+
+// TestLostBeforeItCalls has one of two workers accept requests and never begin. Over TCP it is killed then, which is noticed
+// long before its record has gone; over NATS nothing tells but the time-out. Clients notice nothing of either.
+func TestLostBeforeItCalls(t *testing.T) {
+	dynamoDiffers(t, "it waits for the call back as long as the client does")
+	const requests = 4
+	for _, plane := range []string{stack.PlaneTCP, stack.PlaneNATS} {
+		t.Run(plane, func(t *testing.T) {
+			s := newStack(t, plane, stack.BackendFile)
+			start := func(more ...string) *stack.Process {
+				p, err := s.Run("simworker", s.Env(), append([]string{filepath.Join(tools.Root, "bin", "simworker"),
+					"--model-path", tools.Model(), "--model-name", model}, more...)...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			doomed := start("--faults", "never-call")
+			start()
+			var env []string
+			if plane == stack.PlaneNATS {
+				env = []string{"PORTICO_HANDSHAKE_TIMEOUT=1"}
+			}
+			d := &deployment{Stack: s, frontend: startFrontend(t, s, env...)}
+			d.client = newClient(d.frontend.URL)
+			d.waitWorkers(t, 2)
+			began := time.Now()
+			var wg sync.WaitGroup
+			for range requests {
+				wg.Go(func() {
+					if status, b := d.client.post(t, chatPath, chat(model, "Hi", 4)); status != http.StatusOK {
+						t.Errorf("status %d: %s", status, b)
+					}
+				})
+			}
+			if plane == stack.PlaneTCP {
+				// All are accepted, and only those that nobody begins with are left.
+				eventually(t, 5*time.Second, func() error {
+					sent, open := d.metric(t, "dynamo_request_plane_send_seconds_count", ""), d.metric(t, "dynamo_request_plane_inflight_requests", "")
+					if sent != requests || open == 0 || open == requests {
+						return fmt.Errorf("%v requests accepted, %v in flight", sent, open)
+					}
+					return nil
+				})
+				doomed.Kill()
+			}
+			wg.Wait()
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("after %s", took)
+			}
+			retries, aside := d.metric(t, "portico_dispatch_retries_total", ""), d.metric(t, "portico_dispatch_quarantines_total", "")
+			if retries == 0 || (aside > 0) != (plane == stack.PlaneTCP) {
+				t.Errorf("%v retries, left aside %v times", retries, aside)
+			}
+			t.Logf("%v of %d requests tried again, all answered after %s", retries, requests, time.Since(began).Round(time.Millisecond))
+		})
+	}
 }

@@ -310,7 +310,7 @@ func TestAwaitFails(t *testing.T) {
 		s := new(callhome.Stream)
 		l.Expect(s)
 		_, err := s.Await(t.Context(), 30*time.Millisecond)
-		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Timeout || f.Origin != fault.FromWorker {
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Timeout || f.Origin != fault.FromWorker || !errors.Is(err, callhome.ErrSilent) {
 			t.Errorf("%v", err)
 		}
 		// A worker that calls after all is told to drop the request.
@@ -350,6 +350,37 @@ func TestAwaitFails(t *testing.T) {
 		s.Fail(errors.New("too late"))
 		if _, err := s.Await(t.Context(), patience); !errors.Is(err, why) {
 			t.Errorf("%v", err)
+		}
+	})
+	t.Run("worker lost", func(t *testing.T) {
+		s := new(callhome.Stream)
+		l.Expect(s)
+		lost := make(chan struct{})
+		s.Watch(lost)
+		time.AfterFunc(20*time.Millisecond, func() { close(lost) })
+		if _, err := s.Await(t.Context(), patience); fault.From(err).Origin != fault.FromTransport {
+			t.Errorf("%v", err)
+		}
+		s.Close()
+		// It was there after all.
+		if said := dial(t, l).send(call(s)).heard(); said != cancel {
+			t.Errorf("late worker heard %q", said)
+		}
+	})
+	t.Run("worker lost after its call", func(t *testing.T) {
+		// More than once, as either could be seen first.
+		for range 20 {
+			s := new(callhome.Stream)
+			l.Expect(s)
+			why := errors.New("first")
+			s.Fail(why)
+			lost := make(chan struct{})
+			close(lost)
+			s.Watch(lost)
+			if _, err := s.Await(t.Context(), patience); !errors.Is(err, why) {
+				t.Errorf("%v", err)
+			}
+			s.Close()
 		}
 	})
 	t.Run("cancelled", func(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 // the first and the last. It is used by one goroutine, Fail excepted. The zero value is ready for Expect.
 type Stream struct {
 	l       *Listener
-	id      subject      // what the worker is to name
-	arrived chan arrival // one slot: the first of connection and failure
+	id      subject         // what the worker is to name
+	arrived chan arrival    // one slot: the first of connection and failure
+	doom    <-chan struct{} // see Watch; nil: nothing tells
 
 	ctx    context.Context // ends the stream; kept because its end is noticed between two waits
 	unhook func() bool
@@ -73,6 +74,10 @@ func (s *Stream) Fail(err error) {
 	}
 }
 
+// Watch makes Await fail when lost is closed before the worker has called. Nil is the same as no Watch. It is called
+// before Await.
+func (s *Stream) Watch(lost <-chan struct{}) { s.doom = lost }
+
 // timers are stopped timers for Await, which every request needs once.
 var timers = sync.Pool{New: func() any { t := time.NewTimer(time.Hour); t.Stop(); return t }}
 
@@ -81,36 +86,55 @@ var timers = sync.Pool{New: func() any { t := time.NewTimer(time.Hour); t.Stop()
 // the stream: when it ends, the worker is told to stop.
 func (s *Stream) Await(ctx context.Context, timeout time.Duration) (*worker.Error, error) {
 	s.ctx, s.limit = ctx, time.Now().Add(timeout)
-	t := timers.Get().(*time.Timer)
-	t.Reset(timeout)
-	defer func() { t.Stop(); timers.Put(t) }()
-	select {
-	case a := <-s.arrived:
-		if a.err != nil {
-			return nil, a.err
-		}
-		s.take(a)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-t.C:
-		return nil, errSilent(timeout)
+	a, err := s.meet(ctx, timeout)
+	if err != nil {
+		return nil, err
 	}
+	s.take(a)
 	// From here on the end of ctx reaches the worker, whatever this goroutine is busy with.
 	s.hooked.Add(1)
 	s.unhook = context.AfterFunc(ctx, s.cancel)
 	return s.prologue(timeout)
 }
 
+// meet waits for the worker's connection. A failure leaves what may still arrive to Close.
+func (s *Stream) meet(ctx context.Context, timeout time.Duration) (arrival, error) {
+	t := timers.Get().(*time.Timer)
+	t.Reset(timeout)
+	defer func() { t.Stop(); timers.Put(t) }()
+	select {
+	case a := <-s.arrived:
+		return a, a.err
+	case <-ctx.Done():
+		return arrival{}, ctx.Err()
+	case <-t.C:
+		return arrival{}, errSilent(timeout)
+	case <-s.doom:
+	}
+	// Of two that are ready select takes any: a worker that has called is there.
+	select {
+	case a := <-s.arrived:
+		return a, a.err
+	default:
+		return arrival{}, fault.Lost(errors.New("request connection broken"), "The worker was lost before it began to answer")
+	}
+}
+
 // take makes the connection, and what came with it, the stream's own.
 func (s *Stream) take(a arrival) { s.conn, s.raw, s.in = a.conn, a.raw, a.in }
 
-// errSilent is the failure of a worker that accepted a request and never began. Another worker would most likely do
-// the same: workers drop bodies that they can't read without a word.
+// ErrSilent is the cause of Await's failure when the time has passed.
+var ErrSilent = errors.New("worker silent")
+
+// errSilent is the failure of a worker that accepted a request and never began. The worker may have gone without anything
+// that tells, or it may be the request: workers drop bodies that they can't read without a word. So the worker isn't
+// blamed. Should it call after all, it is told to stop.
 func errSilent(timeout time.Duration) *fault.Error {
-	return &fault.Error{
+	e := &fault.Error{
 		Kind: fault.Timeout, Origin: fault.FromWorker,
 		Message: "The worker accepted the request but did not begin to answer within " + timeout.String(),
 	}
+	return e.Because(ErrSilent)
 }
 
 // prologue reads the frame in which the worker says that it begins, or with which error it doesn't. timeout is only for

@@ -41,8 +41,8 @@ type Options struct {
 	NATS, TCP router.Plane       // nil: instances that ask for it can't be reached
 	CallHome  *callhome.Listener // runs while requests are dispatched
 
-	// HandshakeTimeout is how long a worker that accepted a request has to begin. Workers that are full queue what they
-	// accept, so it is generous: 30 s when zero.
+	// HandshakeTimeout is how long a worker that accepted a request has to begin before another is tried. Workers that
+	// are full queue what they accept, so it is generous: 30 s when zero.
 	HandshakeTimeout time.Duration
 	// StreamTimeout bounds the time between two items of a stream; zero is no bound.
 	StreamTimeout time.Duration
@@ -214,8 +214,8 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 	return nil, last
 }
 
-// blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried. What a
-// worker itself says of a request would be said by any other, so that is final.
+// blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried: also when
+// nothing was heard of it. What a worker itself says of a request would be said by any other, so that is final.
 func (d *Dispatcher) blame(in *instance, err error) bool {
 	f, ok := errors.AsType[*fault.Error](err)
 	switch {
@@ -225,6 +225,10 @@ func (d *Dispatcher) blame(in *instance, err error) bool {
 		till := d.now() + d.opts.OverloadedFor
 		in.setAside(&in.overloaded, till)
 		d.fullUntil.Store(int64(till))
+		return true
+	// A plane that doesn't tell of lost workers leaves it to the time-out, and another may be there. As it may be the
+	// request that is to blame, the worker isn't.
+	case errors.Is(err, callhome.ErrSilent):
 		return true
 	case f.Origin == fault.FromTransport:
 		// Without its plane no worker can be reached: setting them aside would make a blip last for all of QuarantineFor.

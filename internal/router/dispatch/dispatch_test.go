@@ -626,25 +626,6 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-func TestHandshakeTimeout(t *testing.T) {
-	f := newFleet(t, dispatch.Options{HandshakeTimeout: 50 * time.Millisecond})
-	heard := make(chan string, 1)
-	f.publish(f.worker(1, "", func(w *session) {
-		time.Sleep(100 * time.Millisecond)
-		w.dial()
-		heard <- w.heard()
-	}), f.worker(2, "", answer(2)))
-	_, err := f.ask(newCall())
-	wantFault(t, err, fault.Timeout, fault.FromWorker)
-	if got := <-heard; got != cancel {
-		t.Errorf("a late worker heard %q", got)
-	}
-	// The silence may be the request's fault: its worker isn't left aside.
-	if ids, err := f.ask(newCall()); err != nil || ids[0] != 2 {
-		t.Errorf("%v, %v", ids, err)
-	}
-}
-
 var cancel = string(worker.AppendSignal(worker.AppendSignal(nil, worker.SignalStop), worker.SignalKill))
 
 // A worker that leaves discovery fails the requests that wait for it at once, and only those.

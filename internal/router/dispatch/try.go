@@ -11,9 +11,10 @@ import (
 )
 
 // starter is a plane that can send a message without waiting until it is accepted. The worker's call says that, too,
-// which saves a request one change of goroutines. done is called exactly once, unless Start returns an error.
+// which saves a request one change of goroutines. done is called exactly once, unless Start returns an error. lost is
+// closed when the worker goes, before or after it has accepted; nil: the plane can't tell.
 type starter interface {
-	Start(ctx context.Context, m *router.Message, done func(error)) error
+	Start(ctx context.Context, m *router.Message, done func(error)) (lost <-chan struct{}, err error)
 }
 
 // try sends the call to one instance and waits until it has begun. After an error nothing of it is left: the worker, if
@@ -46,7 +47,7 @@ func (d *Dispatcher) try(
 }
 
 // reach delivers the call and waits for the worker. An instance that leaves discovery meanwhile ends the wait, as do a
-// refusal by the plane, HandshakeTimeout and ctx.
+// refusal by the plane, its word that the worker is lost, HandshakeTimeout and ctx.
 func (d *Dispatcher) reach(
 	ctx context.Context, call *router.Call, a *attempt, s *stream, plane router.Plane, entered time.Time,
 ) error {
@@ -81,7 +82,9 @@ func (d *Dispatcher) deliver(ctx context.Context, m *router.Message, s *stream, 
 		d.metrics.send.Observe(time.Since(s.sent).Seconds())
 		return err
 	}
-	return p.Start(ctx, m, s.accepted)
+	lost, err := p.Start(ctx, m, s.accepted)
+	s.home.Watch(lost)
+	return err
 }
 
 // accepted takes the plane's word on the message. It runs on the plane's goroutine and must not block. It may come

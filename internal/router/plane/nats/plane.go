@@ -226,7 +226,7 @@ func away(err error) *fault.Error {
 // is dropped.
 func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 	answered := make(chan error, 1) // the reply's reader must not wait for us
-	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
+	if _, err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
 		return err
 	}
 	select {
@@ -239,24 +239,26 @@ func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 
 // Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
 // before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
-// has returned. ctx bounds the sending only.
-func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) error {
+// has returned. ctx bounds the sending only. lost is nil: nothing here tells that a worker has gone.
+func (p *Plane) Start(
+	ctx context.Context, m *router.Message, done func(error),
+) (lost <-chan struct{}, err error) {
 	l, err := p.connected(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := p.awaitUp(ctx, l); err != nil {
-		return err
+		return nil, err
 	}
 	msg := &natsgo.Msg{Subject: m.Instance.Transport.NATS, Data: m.Envelope, Header: header(m)}
 	// The server says its limit when it connects, headers counted. It may be another after a reconnect, so send looks
 	// at what publishing says of it, too.
 	if limit := l.nc.MaxPayload(); limit > 0 {
 		if size := int64(len(m.Envelope) + headerSize(msg.Header)); size > limit {
-			return tooLarge(size, limit)
+			return nil, tooLarge(size, limit)
 		}
 	}
-	return l.send(msg, done)
+	return nil, l.send(msg, done)
 }
 
 // tooLarge is the failure of a message above the server's limit. Its details let clients tell by how much.

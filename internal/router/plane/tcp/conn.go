@@ -26,6 +26,7 @@ type conn struct {
 	writing chan struct{} // one slot: held by whoever sends, from acquire to the end of send
 	large   atomic.Bool   // a large message is being written
 	waiting atomic.Int32  // how many are outstanding, to be read without mu
+	lost    chan struct{} // closed by read: the worker has gone, see Plane.Start
 
 	mu          sync.Mutex
 	outstanding []request // guarded by mu, from head on
@@ -54,9 +55,15 @@ const (
 // errIdle is why a connection ends that nobody needs. It never reaches a request, as there is none outstanding then.
 var errIdle = errors.New("connection closed after being idle")
 
+// broken is why a connection ends that this side would have kept: the worker, or the network, has ended it.
+type broken struct{ error }
+
+// Unwrap returns what the socket said.
+func (b broken) Unwrap() error { return b.error }
+
 // newConn takes over a connection that was just dialled. It starts nothing: the caller starts read.
 func newConn(h *host, nc net.Conn) *conn {
-	c := &conn{host: h, nc: nc, writing: make(chan struct{}, 1), used: time.Now()}
+	c := &conn{host: h, nc: nc, writing: make(chan struct{}, 1), lost: make(chan struct{}), used: time.Now()}
 	c.wake = c.used.Add(h.plane.opts.IdleTimeout)
 	nc.SetReadDeadline(c.wake)
 	return c
@@ -115,7 +122,7 @@ func (c *conn) send(head *[]byte, envelope []byte, done func(error)) bool {
 	}
 	c.host.plane.metrics.sent.Add(float64(n))
 	if err != nil {
-		c.fail(fmt.Errorf("send request: %w", err))
+		c.fail(broken{fmt.Errorf("send request: %w", err)})
 	}
 	return true
 }
@@ -176,7 +183,7 @@ func (c *conn) fail(err error) {
 }
 
 // read reads answers until the connection is dead or ctx ends, then fails exactly those requests that were outstanding
-// on it.
+// on it. Those that were answered before are told by way of lost, a little later.
 func (c *conn) read(ctx context.Context) error {
 	// A connection that was opened while the plane closed may belong to a host that Close hasn't seen.
 	stop := context.AfterFunc(ctx, func() { c.fail(errClosed) })
@@ -194,10 +201,27 @@ func (c *conn) read(ctx context.Context) error {
 	for {
 		q, ok := c.pop()
 		if !ok {
-			return nil
+			break
 		}
 		c.host.plane.metrics.errors.Inc()
 		q.done(lost(why))
+	}
+	if _, ok := errors.AsType[broken](why); ok {
+		c.mourn(ctx)
+	}
+	return nil
+}
+
+// mourn tells those who still wait for what the worker accepted over c that it has gone, after LossGrace: a worker that
+// is well and closes a connection that it thinks idle has begun with what it accepted by then, so nobody waits. While
+// the plane closes nobody is told.
+func (c *conn) mourn(ctx context.Context) {
+	t := time.NewTimer(c.host.plane.opts.LossGrace)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		close(c.lost)
+	case <-ctx.Done():
 	}
 }
 
@@ -230,7 +254,7 @@ func (c *conn) answers() error {
 		switch {
 		case err == nil:
 		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("read answer: %w", err)
+			return broken{fmt.Errorf("read answer: %w", err)}
 		default:
 			if err := c.overdue(); err != nil {
 				return err

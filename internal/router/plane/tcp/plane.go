@@ -29,6 +29,7 @@ type Options struct {
 	ConnectTimeout time.Duration // 5 s when zero
 	AckTimeout     time.Duration // for the answer to a request; 5 s when zero
 	IdleTimeout    time.Duration // after which an unused connection is closed; 5 min when zero
+	LossGrace      time.Duration // from a broken connection until its worker counts as lost; 300 ms when zero
 	MaxMessage     int           // bytes of one request; 32 MiB when zero
 	TLS            *tls.Config   // nil: plain TCP
 	Log            *slog.Logger  // nil: slog.Default()
@@ -49,6 +50,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.IdleTimeout <= 0 {
 		o.IdleTimeout = 5 * time.Minute
+	}
+	if o.LossGrace <= 0 {
+		o.LossGrace = 300 * time.Millisecond
 	}
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = 32 << 20
@@ -93,7 +97,7 @@ var errClosed = errors.New("request plane closed")
 // may well take it up, and finds that nobody expects its call.
 func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 	answered := make(chan error, 1) // the connection's reader must not wait for us
-	if err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
+	if _, err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
 		return err
 	}
 	select {
@@ -107,10 +111,16 @@ func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
 // Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
 // before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
 // has returned. ctx bounds the sending only.
-func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) error {
+//
+// lost is closed when the connection that m went by has broken, by the worker's doing or the network's, and LossGrace
+// has passed. Whoever still waits for the worker to begin with what it accepted need not wait longer: the process has
+// gone, most likely. It is never closed for a connection that this side ends.
+func (p *Plane) Start(
+	ctx context.Context, m *router.Message, done func(error),
+) (lost <-chan struct{}, err error) {
 	address, path, ok := strings.Cut(m.Instance.Transport.TCP, "/")
 	if !ok || address == "" {
-		return fault.Lost(errors.New("malformed address "+m.Instance.Transport.TCP), "The worker can't be reached")
+		return nil, fault.Lost(errors.New("malformed address "+m.Instance.Transport.TCP), "The worker can't be reached")
 	}
 	// send appends to the buffer, so what goes back to the pool is what bp points to in the end.
 	bp := frames.Get().(*[]byte)
@@ -118,28 +128,28 @@ func (p *Plane) Start(ctx context.Context, m *router.Message, done func(error)) 
 	head, err := appendHead((*bp)[:0], path, m)
 	*bp = head
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if size := len(head) + len(m.Envelope); size > p.opts.MaxMessage {
-		return tooLarge(size, p.opts.MaxMessage)
+		return nil, tooLarge(size, p.opts.MaxMessage)
 	}
 	// A connection may have died since it was chosen. Nothing of m has been sent on it then, so another try is safe; it
 	// ends with a live connection or a failed dial.
 	for {
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, err
 		}
 		c, err := p.connection(ctx, address)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		// It may have taken a while, and a message that nobody waits for is work for nothing.
 		if err := ctx.Err(); err != nil {
 			c.unlock()
-			return err
+			return nil, err
 		}
 		if c.send(bp, m.Envelope, done) {
-			return nil
+			return c.lost, nil
 		}
 	}
 }
