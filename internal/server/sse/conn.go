@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,6 +25,7 @@ const lastWrite = time.Second
 type Conn struct {
 	net.Conn
 	timeout time.Duration // for the last piece of an answer; 0: none
+	ending  atomic.Bool   // the last piece of an answer is being sent
 	mu      sync.Mutex
 	buf     *[]byte // guarded by mu; non-nil while corked
 }
@@ -91,6 +93,8 @@ func (c *Conn) finishLocked(timeout time.Duration) error {
 
 // finish ends an answer on a connection that is kept. One that got only a part of it can't be used for another.
 func (c *Conn) finish() {
+	c.ending.Store(true)
+	defer c.ending.Store(false)
 	c.mu.Lock()
 	err := c.finishLocked(c.timeout)
 	c.mu.Unlock()
@@ -118,9 +122,17 @@ func (c *Conn) CloseWrite() error {
 	return err
 }
 
-// Close sends what was gathered and closes the connection. A write in progress is broken off, not waited for.
+// Close sends what was gathered and closes the connection. A write in progress is broken off, not waited for, unless it
+// is the end of an answer: a server that shuts down closes connections from the moment they count as idle, which is
+// before that end has been sent.
 func (c *Conn) Close() error {
-	if c.mu.TryLock() {
+	locked := c.mu.TryLock()
+	if !locked && c.ending.Load() {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(lastWrite))
+		c.mu.Lock()
+		locked = true
+	}
+	if locked {
 		_ = c.finishLocked(c.closing()) // the peer may be gone; closing is what counts
 		c.mu.Unlock()
 	}

@@ -360,3 +360,62 @@ func TestLastPiece(t *testing.T) {
 		})
 	}
 }
+
+// gated is a connection whose writes wait for its gate, and fail once it is closed.
+type gated struct {
+	net.Conn
+	entered, gate chan struct{}
+	closed        atomic.Bool
+	sent          atomic.Bool
+}
+
+func (c *gated) Write(p []byte) (int, error) {
+	c.entered <- struct{}{}
+	<-c.gate
+	if c.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	c.sent.Store(true)
+	return len(p), nil
+}
+
+func (c *gated) Close() error { c.closed.Store(true); return c.Conn.Close() }
+
+type oneConn struct {
+	net.Listener
+	conn net.Conn
+}
+
+func (l oneConn) Accept() (net.Conn, error) { return l.conn, nil }
+
+// TestCloseLetsTheLastPieceOut closes a connection, as a server that shuts down does, while the end of an answer is
+// being sent because the connection has become idle.
+func TestCloseLetsTheLastPieceOut(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	inner := &gated{Conn: near, entered: make(chan struct{}), gate: make(chan struct{})}
+	accepted, err := sse.Listener{Listener: oneConn{conn: inner}}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := accepted.(*sse.Conn)
+	conn.Cork()
+	if _, err := conn.Write([]byte("the end")); err != nil {
+		t.Fatal(err)
+	}
+	var srv http.Server
+	sse.Install(&srv)
+	var wg sync.WaitGroup
+	wg.Go(func() { srv.ConnState(conn, http.StateIdle) })
+	<-inner.entered // the end is on its way
+	wg.Go(func() { conn.Close() })
+	time.Sleep(20 * time.Millisecond) // time enough to break it off
+	close(inner.gate)
+	wg.Wait()
+	if !inner.sent.Load() {
+		t.Error("the connection was closed under the end of an answer")
+	}
+	if !inner.closed.Load() {
+		t.Error("the connection is still open")
+	}
+}
