@@ -58,7 +58,7 @@ native: ## Build the native library (tokenizers, templates), once per content
 	@JOBS=$(JOBS) native/build.sh
 
 .PHONY: test
-test: start check fixtures unit rust e2e ## Everything CI runs: checks, unit tests with the race detector, native tests, end to end
+test: start check fixtures unit measured rust e2e ## Everything CI runs: checks, unit tests with the race detector, native tests, end to end
 	$(call step,all passed)
 
 .PHONY: start
@@ -85,6 +85,14 @@ fixtures: ## Fetch the tokenizers of other models that larger tests use
 unit: native ## Unit tests with the race detector and the checks of the tag invariants
 	$(call step,unit tests)
 	@go test -json -race -tags invariants -p $(JOBS) -timeout 20m $(UNIT) | $(REPORT)
+
+# What the race detector would falsify: these tests skip there.
+MEASURED = ^(TestGrownChat|TestMemoryAfterLoad|TestTokenBudget|TestParsedTokenBudget|TestOpenStreams|TestBigPromptsLeaveOthersAlone)$$
+
+.PHONY: measured
+measured: native ## Budgets of time, memory and allocations, without the race detector
+	$(call step,budgets)
+	@go test -json -count=1 -p 1 -run '$(MEASURED)' ./internal/prepost/tokenizer ./internal/server ./tests/fieldreports | $(REPORT)
 
 .PHONY: race
 race: unit ## The same as unit: unit tests always run with the race detector
