@@ -78,6 +78,11 @@ func (h *Hasher) Local(dst []uint64, tokens []uint32, l Layout) ([]uint64, error
 	dst = slices.Grow(dst, n)
 	plain := len(l.Media) == 0
 	switch window := l.window(); {
+	case plain && window == 4:
+		for i := range n {
+			t := tokens[i*size : i*size+4]
+			dst = append(dst, h.pair(uint64(t[0])|uint64(t[1])<<32, uint64(t[2])|uint64(t[3])<<32))
+		}
 	case plain && window == 16:
 		for i := range n {
 			dst = append(dst, h.hash64(words8(tokens[i*size:])))
@@ -124,15 +129,50 @@ func (h *Hasher) block(buf []byte, t []uint32, media []uint64) uint64 {
 	return h.bytes(buf, t, nil)
 }
 
+// stretch is how many blocks Both takes at a time: few enough for the processor to look beyond them.
+const stretch = 16
+
+// Both appends a prompt's local hashes to local, and its sequence hashes to sequence. It does in turns what Local and
+// Sequence do one after the other: a sequence hash waits for the one before it, and local hashes fill the time.
+func (h *Hasher) Both(local, sequence []uint64, tokens []uint32, l Layout) (locals, sequences []uint64, err error) {
+	if l.BlockSize <= 0 {
+		return local, sequence, ErrBlockSize
+	}
+	n, old := l.Count(len(tokens)), len(local)
+	local, sequence = slices.Grow(local, n), slices.Grow(sequence, n)
+	if len(l.Media) > 0 { // they go by the number of the block
+		local, err = h.Local(local, tokens, l)
+		return local, Sequence(sequence, local[old:]), err
+	}
+	beyond, last := l.window()-l.BlockSize, uint64(0)
+	for at := 0; at < n; at += stretch {
+		to := min(at+stretch, n)
+		if local, err = h.Local(local, tokens[at*l.BlockSize:to*l.BlockSize+beyond], l); err != nil {
+			return local, sequence, err
+		}
+		blocks := local[old+at:]
+		if at == 0 {
+			last, blocks = blocks[0], blocks[1:]
+			sequence = append(sequence, last)
+		}
+		sequence = follow(sequence, blocks, last)
+		last = sequence[len(sequence)-1]
+	}
+	return local, sequence, nil
+}
+
 // Sequence appends the sequence hashes of a prompt, given its local hashes, to dst.
 func Sequence(dst, local []uint64) []uint64 {
 	dst = slices.Grow(dst, len(local))
 	if len(local) == 0 {
 		return dst
 	}
-	last := local[0]
-	dst = append(dst, last)
-	for _, l := range local[1:] {
+	return follow(append(dst, local[0]), local[1:], local[0])
+}
+
+// follow appends the sequence hashes of blocks behind one with the sequence hash last.
+func follow(dst, local []uint64, last uint64) []uint64 {
+	for _, l := range local {
 		last = chain.pair(last, l)
 		dst = append(dst, last)
 	}

@@ -119,6 +119,11 @@ func TestBlockVectors(t *testing.T) {
 			if !slices.Equal(plain(c.Seq), kvhash.Sequence(nil, local)) {
 				t.Errorf("%d %d %s: sequence hashes differ", v.ID, c.BlockSize, c.Case)
 			}
+			room := []uint64{7}
+			local, sequence, err := h.Both(room, slices.Clone(room), v.Tokens, l)
+			if err != nil || !slices.Equal(append(room, plain(c.Local)...), local) || !slices.Equal(append(room, plain(c.Seq)...), sequence) {
+				t.Errorf("%d %d %s: hashes of both kinds differ; %v", v.ID, c.BlockSize, c.Case, err)
+			}
 		}
 	})
 	if cases != 4000 {
