@@ -129,14 +129,17 @@ func (m *model) choice(i int, c *Candidate, cost float64) Choice {
 // sample returns the index of one of the costs (there is at least one): the lowest at temperature 0, and otherwise one
 // drawn with a probability that falls exponentially with its distance from the lowest, in units of the spread.
 func (s *Scratch) sample(temperature float64, random *rand.Rand) int {
+	if temperature == 0 {
+		return lowestOf(s.costs, random)
+	}
 	lowest, highest := s.costs[0], s.costs[0]
 	for _, c := range s.costs[1:] {
 		lowest, highest = min(lowest, c), max(highest, c)
 	}
 	spread := (highest - lowest) * temperature
 	if !(spread > 0) || math.IsInf(spread, 0) {
-		// All are equal, or the temperature is 0, or some cost isn't a number worth comparing.
-		return lowestOf(s.costs, lowest, random)
+		// All are equal, or some cost or the temperature isn't a number worth comparing.
+		return lowestOf(s.costs, random)
 	}
 	sum := 0.0
 	s.shares = s.shares[:0]
@@ -151,19 +154,30 @@ func (s *Scratch) sample(temperature float64, random *rand.Rand) int {
 			return i
 		}
 	}
-	return lowestOf(s.costs, lowest, random) // rounding has eaten the last share
+	return lowestOf(s.costs, random) // rounding has eaten the last share
 }
 
-// lowestOf draws evenly among the lowest costs, in one pass.
-func lowestOf(costs []float64, lowest float64, random *rand.Rand) int {
-	chosen, n := 0, 0
+// lowestOf draws evenly among the lowest costs. It draws once, however many there are: an idle fleet costs all the same.
+func lowestOf(costs []float64, random *rand.Rand) int {
+	lowest, first, n := costs[0], 0, 0
 	for i, c := range costs {
-		if c != lowest {
-			continue
-		}
-		if n++; n == 1 || random.IntN(n) == 0 {
-			chosen = i
+		switch {
+		case c > lowest:
+		case c < lowest:
+			lowest, first, n = c, i, 1
+		case c == lowest: // not so when either isn't a number
+			n++
 		}
 	}
-	return chosen
+	if n < 2 {
+		return first
+	}
+	for at := random.IntN(n); ; first++ {
+		if costs[first] == lowest {
+			if at == 0 {
+				return first
+			}
+			at--
+		}
+	}
 }

@@ -109,7 +109,7 @@ func TestSelectionVectors(t *testing.T) {
 	}
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, 1<<20)
-	states, costs := 0, 0
+	states, costs, columns := 0, 0, 0
 	random := rand.New(rand.NewPCG(1, 2))
 	for lines.Scan() {
 		var v vector
@@ -118,10 +118,93 @@ func TestSelectionVectors(t *testing.T) {
 		}
 		states++
 		costs += checkCosts(t, &v)
+		columns += checkColumns(t, &v)
 		checkChoice(t, &v, random)
 	}
 	if err := lines.Err(); err != nil || states != 500 || costs != 3148 {
 		t.Errorf("%d states and %d costs, want 500 and 3148; %v", states, costs, err)
+	}
+	if columns < 500 {
+		t.Errorf("only %d costs were looked at in columns", columns)
+	}
+}
+
+// checkColumns wants the costs of a state to the bit where columns are enough for them.
+func checkColumns(t *testing.T, v *vector) (n int) {
+	t.Helper()
+	if v.Pinned != nil {
+		return 0
+	}
+	q, config, candidates := v.query()
+	q.Allowed, q.Required = nil, nil // who may be chosen changes nothing of what others cost
+	config.Temperature = 0
+	for i, c := range candidates {
+		want := v.Ranks[i].Cost
+		if want == nil || c.Load == nil || c.Host|c.Disk != 0 {
+			continue
+		}
+		cols := kvcost.Columns{Loads: []kvcost.Load{*c.Load}, Device: []uint32{c.Device}}
+		got, ok := kvcost.ChooseColumns(q, config, &cols, nil, &kvcost.Scratch{})
+		if !ok {
+			continue
+		}
+		if n++; math.Float64bits(got.Cost) != math.Float64bits(*want) {
+			t.Errorf("state %d: cost %v in columns, want %v", v.ID, got.Cost, *want)
+		}
+	}
+	return n
+}
+
+// TestColumns chooses in columns as among candidates, whatever the loads, the role and the temperature.
+func TestColumns(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 9))
+	var one, other kvcost.Scratch
+	for i := range 3000 {
+		n := 1 + random.IntN(40)
+		cols := kvcost.Columns{Loads: make([]kvcost.Load, n), Device: make([]uint32, n)}
+		candidates := make([]kvcost.Candidate, n)
+		for i := range n {
+			cols.Loads[i] = kvcost.Load{PrefillTokens: random.Int64N(3) * 777, DecodeBlocks: random.Int64N(4),
+				AdditionalBlocks: random.Int64N(3), Requests: random.Int64N(3)}
+			cols.Device[i] = random.Uint32N(3) * 5
+			candidates[i] = kvcost.Candidate{Worker: uint64(i), Load: &cols.Loads[i], Device: cols.Device[i]}
+		}
+		config := kvcost.Default()
+		config.OverlapCredit, config.PrefillScale = float64(random.IntN(3))/1.7, float64(random.IntN(3))/1.3
+		config.RequestWeight, config.Temperature = float64(random.IntN(2))*0.3, float64(random.IntN(2))*0.5
+		q := &kvcost.Query{Tokens: random.IntN(200), BlockSize: 1 + random.IntN(20), TrackPrefill: true,
+			Role: []kvcost.Role{kvcost.Aggregated, kvcost.Prefill, kvcost.Decode}[random.IntN(3)]}
+		seed := random.Uint64()
+		want, err := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(seed, 1)), &one)
+		got, ok := kvcost.ChooseColumns(q, &config, &cols, rand.New(rand.NewPCG(seed, 1)), &other)
+		if err != nil || !ok || got != want {
+			t.Fatalf("round %d: %+v %v, want %+v; %v", i, got, ok, want, err)
+		}
+	}
+}
+
+// TestColumnsDecline where there is more to a choice than they say.
+func TestColumnsDecline(t *testing.T) {
+	cols := kvcost.Columns{Loads: make([]kvcost.Load, 2), Device: make([]uint32, 2)}
+	for name, change := range map[string]func(q *kvcost.Query, c *kvcost.Config){
+		"pin":       func(q *kvcost.Query, _ *kvcost.Config) { q.Pinned = &kvcost.Rank{} },
+		"allowed":   func(q *kvcost.Query, _ *kvcost.Config) { q.Allowed = func(uint64) bool { return true } },
+		"required":  func(q *kvcost.Query, _ *kvcost.Config) { q.Required = []string{"a"} },
+		"preferred": func(q *kvcost.Query, _ *kvcost.Config) { q.Preferred = []kvcost.Taint{{Name: "a", Weight: 1}} },
+		"combined":  func(q *kvcost.Query, _ *kvcost.Config) { q.Combined = true },
+		"untracked": func(q *kvcost.Query, _ *kvcost.Config) { q.TrackPrefill = false },
+		"decay":     func(_ *kvcost.Query, c *kvcost.Config) { c.CreditDecay = 0.5 },
+		"shared":    func(_ *kvcost.Query, c *kvcost.Config) { c.SharedMultiplier = 0.5 },
+	} {
+		q, config := &kvcost.Query{Tokens: 32, BlockSize: 16, TrackPrefill: true}, kvcost.Default()
+		change(q, &config)
+		if _, ok := kvcost.ChooseColumns(q, &config, &cols, nil, &kvcost.Scratch{}); ok {
+			t.Errorf("%s: chosen all the same", name)
+		}
+	}
+	config := kvcost.Default()
+	if _, ok := kvcost.ChooseColumns(&kvcost.Query{TrackPrefill: true}, &config, &kvcost.Columns{}, nil, &kvcost.Scratch{}); ok {
+		t.Error("chosen among nobody")
 	}
 }
 

@@ -61,6 +61,3 @@ func (x *Index) Trim(w Worker, path []uint64, keep int) {
 	x.lose(m, lost)
 	x.done(sh)
 }
-
-// Join gives a worker a slot, for whoever wants its place in Match's array before it holds anything.
-func (x *Index) Join(w Worker) { x.join(w) }

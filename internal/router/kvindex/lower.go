@@ -19,12 +19,12 @@ type tier struct {
 
 // MatchLower continues a match in the lower tiers. sequence are the prompt's sequence hashes, device is what Match wrote;
 // host and disk, as long as it, receive the blocks that each worker holds in host memory behind those on the device, and
-// on disk behind those.
-func (x *Index) MatchLower(sequence []uint64, device, host, disk []uint32) {
+// on disk behind those. It reports whether anybody holds anything there.
+func (x *Index) MatchLower(sequence []uint64, device, host, disk []uint32) bool {
 	clear(host)
 	clear(disk)
 	if x.count.lower.Load() == 0 {
-		return
+		return false
 	}
 	for slot, m := range x.view.Load().members {
 		if m == nil || slot >= min(len(device), len(host), len(disk)) {
@@ -39,6 +39,7 @@ func (x *Index) MatchLower(sequence []uint64, device, host, disk []uint32) {
 		host[slot] = uint32(n)
 		disk[slot] = uint32(l[1].run(sequence[at+n:]))
 	}
+	return true
 }
 
 // run counts the leading blocks that are held.

@@ -303,11 +303,29 @@ func (sh *shard) match(q []uint64, out []uint32, tick uint32) int {
 	return depth
 }
 
-// score gives the workers of one word the same overlap.
+// score gives the workers of one word the same overlap. Prompts that all begin alike leave long runs of workers, which are
+// quicker to fill than to look up one by one.
 func score(w uint64, i, depth int, out []uint32) {
+	if bits.OnesCount64(w) > 32 {
+		scoreRuns(w, i, depth, out)
+		return
+	}
 	for ; w != 0; w &= w - 1 {
 		if slot := i*64 + bits.TrailingZeros64(w); slot < len(out) {
 			out[slot] = uint32(depth)
+		}
+	}
+}
+
+// scoreRuns is score for a word with runs of ones.
+func scoreRuns(w uint64, i, depth int, out []uint32) {
+	for w != 0 {
+		from := bits.TrailingZeros64(w)
+		to := from + bits.TrailingZeros64(^(w >> from))
+		w &^= 1<<to - 1 // to = 64 shifts the one out, and leaves nothing
+		lo, hi := min(i*64+from, len(out)), min(i*64+to, len(out))
+		for s := range out[lo:hi] {
+			out[lo+s] = uint32(depth)
 		}
 	}
 }

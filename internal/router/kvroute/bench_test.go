@@ -44,11 +44,15 @@ func busy(tb testing.TB, n int) (*world, []router.Candidate, [][]uint32) {
 }
 
 // BenchmarkChoose chooses among 1,000 workers for prompts of 512 blocks, and notes what comes of it: hashing, looking up,
-// weighing, counting in, first output, counting out.
+// weighing, counting in, counting out. So it does with one of the workers left out, as when it is down or full.
 func BenchmarkChoose(b *testing.B) {
-	for _, n := range []int{8, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			w, candidates, prompts := busy(b, n)
+	for _, c := range []struct {
+		name       string
+		n, without int
+	}{{"8", 8, 0}, {"1000", 1000, 0}, {"1000-without-one", 1000, 1}} {
+		b.Run(c.name, func(b *testing.B) {
+			w, candidates, prompts := busy(b, c.n)
+			candidates = slices.Delete(candidates, c.n/2, c.n/2+c.without)
 			chooser := w.chooser()
 			var took, cost []time.Duration // by the clock, and on the CPU: a machine's other work doesn't show there
 			runtime.LockOSThread()

@@ -34,11 +34,13 @@ type override struct {
 
 // desk is where a choice is made: room that choices reuse.
 type desk struct {
-	some    []kvcost.Candidate // where not all ranks may be chosen
-	at      []int              // their places in the roster
-	owners  []int              // their instances among the router's candidates
+	some    kvcost.Columns     // where not all ranks may be chosen
+	list    []kvcost.Candidate // of some, where columns aren't enough
+	at      []int32            // their places in the roster
+	owners  []int32            // their instances among the router's candidates
 	active  []uint32           // by slot
 	guessed []uint32           // by slot
+	device  []uint32           // by place in the roster
 	scratch kvcost.Scratch
 	best    uint32 // most blocks that any rank has on its device
 }
@@ -46,6 +48,7 @@ type desk struct {
 // overlaps are what the index says, by slot.
 type overlaps struct {
 	device, host, disk []uint32
+	lower              bool // some may have blocks below the device
 	view               views
 }
 
@@ -87,10 +90,9 @@ func (p *pool) prompt(q *router.Query) (*prompt, error) {
 	room := make([]uint64, 2*n)
 	h := kvhash.New(seed)
 	var err error
-	if in.local, err = h.Local(room[:0:n], tokens, layout); err != nil {
+	if in.local, in.sequence, err = h.Both(room[:0:n], room[n:n:2*n], tokens, layout); err != nil {
 		return nil, fault.New(fault.Internal, "The prompt could not be routed").Because(err)
 	}
-	in.sequence = kvhash.Sequence(room[n:n:2*n], in.local)
 	q.Memo = in
 	return in, nil
 }
@@ -173,7 +175,7 @@ func (p *pool) match(in *prompt, o *overlaps) {
 	o.device = sized(o.device, n)
 	p.index.Match(in.local, o.device)
 	o.host, o.disk = sized(o.host, n), sized(o.disk, n)
-	p.index.MatchLower(in.sequence, o.device, o.host, o.disk)
+	o.lower = p.index.MatchLower(in.sequence, o.device, o.host, o.disk)
 }
 
 // sized returns a slice of n elements, of any content.
@@ -207,29 +209,19 @@ func (p *pool) choose(
 		o.view.active = p.active.View()
 		d.active = d.active[:0]
 	}
-	p.look(o.view)
 	if p.guess != nil {
-		p.foresee(in, o)
+		o.view.guess = p.guess.View()
+		d.guessed = sized(d.guessed, o.view.guess.Slots())
+		p.guess.Match(in.local, d.guessed)
 	}
-	p.fill(in, o)
-	list := p.roster.candidates
-	all := p.everybody(q, candidates)
-	if !all {
-		p.pick(q, candidates)
-		list = d.some
-	}
-	if len(list) == 0 {
-		return p.nobody(q, candidates)
-	}
-	c, err := kvcost.Choose(cq, &cfg, list, p.rng, &d.scratch)
+	p.look(o.view)
+	p.gather(in, o)
+	c, at, owner, err := p.weigh(q, cq, &cfg, o, candidates)
 	if err != nil {
 		return router.Choice{}, refusal(err)
 	}
-	at, owner := c.Index, 0
-	if all {
-		owner = p.owner(at)
-	} else {
-		at, owner = d.at[c.Index], d.owners[c.Index]
+	if at < 0 {
+		return p.nobody(q, candidates)
 	}
 	k := p.roster.ranks[at]
 	p.note(d, in, c)
@@ -242,7 +234,6 @@ func (p *pool) choose(
 		_ = p.index.Insert(k.at, in.local)
 	} else if p.guess != nil {
 		_ = p.guess.Insert(k.at, in.local)
-		p.index.Join(k.at) // so that it has a place among the overlaps before anything is stored there
 	}
 	return router.Choice{Index: owner, Rank: &k.at.Rank, Ticket: t}, nil
 }
@@ -270,57 +261,98 @@ func (p *pool) query(q *router.Query, in *prompt) *kvcost.Query {
 	return cq
 }
 
-// foresee counts as cached what was sent somewhere a moment ago. The caller holds mu: the request before this one is in
-// the books already.
-func (p *pool) foresee(in *prompt, o *overlaps) {
-	view := p.guess.View()
-	d := &p.desk
-	d.guessed = sized(d.guessed, view.Slots())
-	if p.guess.Match(in.local, d.guessed) == 0 {
-		return
-	}
-	for s, n := range d.guessed {
-		if w, ok := view.Worker(s); ok && n > 0 {
-			if at, ok := o.view.cache.Slot(w); ok && at < len(o.device) {
-				o.device[at] = max(o.device[at], n)
-			}
-		}
-	}
-}
-
-// fill writes into the roster what this request finds at each rank. The caller holds mu.
-func (p *pool) fill(in *prompt, o *overlaps) {
+// gather writes into the roster's columns what this request finds at each rank, with what was sent there a moment ago
+// counted as cached. The caller holds mu: the request before this one is in the books already.
+func (p *pool) gather(in *prompt, o *overlaps) {
 	total := int64(0)
 	if p.cfg.TrackBlocks {
 		total = int64(len(in.sequence))
 	}
 	r, d := &p.roster, &p.desk
-	best := uint32(0)
-	for i := range r.candidates {
-		c := &r.candidates[i]
-		if s := uint32(r.cache[i]); int(s) < len(o.device) {
-			c.Device, c.Host, c.Disk = o.device[s], o.host[s], o.disk[s]
-			best = max(best, c.Device)
-		} else { // -1 is beyond any length
-			c.Device, c.Host, c.Disk = 0, 0, 0
+	n := len(r.loads)
+	d.device = sized(d.device, n)
+	cache, active, device, best := r.cache[:n], r.active[:n], d.device[:n], uint32(0)
+	for i := range r.loads {
+		blocks, more := uint32(0), total
+		if s := uint32(cache[i]); int(s) < len(o.device) { // -1 is beyond any length
+			blocks = o.device[s]
 		}
-		more := total
-		if s := uint32(r.active[i]); int(s) < len(d.active) {
+		if s := uint32(active[i]); int(s) < len(d.active) {
 			more -= int64(d.active[s])
 		}
-		r.loads[i].AdditionalBlocks = more
+		device[i], r.loads[i].AdditionalBlocks = blocks, more
+		best = max(best, blocks)
+	}
+	if p.guess != nil {
+		for i, s := range r.guess {
+			if uint32(s) < uint32(len(d.guessed)) {
+				device[i] = max(device[i], d.guessed[s])
+				best = max(best, device[i])
+			}
+		}
 	}
 	d.best = best
+}
+
+// weigh chooses a rank and returns its place in the roster, -1 if there is none to choose, and whose it is among the
+// router's candidates. Nearly always columns are enough, and candidates needn't be written. The caller holds mu.
+func (p *pool) weigh(
+	q *router.Query, cq *kvcost.Query, cfg *kvcost.Config, o *overlaps, candidates []router.Candidate,
+) (c kvcost.Choice, at, owner int, err error) {
+	d := &p.desk
+	cols := &kvcost.Columns{Loads: p.roster.loads, Device: d.device}
+	all := p.everybody(q, candidates)
+	if !all {
+		p.pick(q, candidates)
+		cols = &d.some
+	}
+	if len(cols.Loads) == 0 {
+		return c, -1, 0, nil
+	}
+	chosen := false
+	if !o.lower {
+		c, chosen = kvcost.ChooseColumns(cq, cfg, cols, p.rng, &d.scratch)
+	}
+	if !chosen {
+		if c, err = kvcost.Choose(cq, cfg, p.fill(o, all), p.rng, &d.scratch); err != nil {
+			return c, -1, 0, err
+		}
+	}
+	if all {
+		return c, c.Index, p.owner(c.Index), nil
+	}
+	return c, int(d.at[c.Index]), int(d.owners[c.Index]), nil
+}
+
+// fill writes out the candidates, all or those picked. The caller holds mu and has gathered.
+func (p *pool) fill(o *overlaps, all bool) []kvcost.Candidate {
+	r, d := &p.roster, &p.desk
+	for i := range r.candidates {
+		c := &r.candidates[i]
+		c.Device, c.Host, c.Disk = d.device[i], 0, 0
+		if s := uint32(r.cache[i]); o.lower && int(s) < len(o.host) {
+			c.Host, c.Disk = o.host[s], o.disk[s]
+		}
+	}
+	if all {
+		return r.candidates
+	}
+	d.list = d.list[:0]
+	for _, at := range d.at {
+		d.list = append(d.list, r.candidates[at])
+	}
+	return d.list
 }
 
 // everybody reports whether the router's candidates are just the workers of the roster and the client wants no rank in
 // particular. Nearly always they are.
 func (p *pool) everybody(q *router.Query, candidates []router.Candidate) bool {
-	if len(candidates) != len(p.roster.members) || (q.Request != nil && q.Request.Routing.DPRank != nil) {
+	known := p.roster.instances
+	if len(candidates) != len(known) || (q.Request != nil && q.Request.Routing.DPRank != nil) {
 		return false
 	}
 	for i := range candidates {
-		if candidates[i].Instance != p.roster.members[i].instance {
+		if candidates[i].Instance != known[i] {
 			return false
 		}
 	}
@@ -344,26 +376,39 @@ func (p *pool) pick(q *router.Query, candidates []router.Candidate) {
 		only = q.Request.Routing.DPRank
 	}
 	r, d := &p.roster, &p.desk
-	d.some, d.at, d.owners, d.best = d.some[:0], d.at[:0], d.owners[:0], 0
+	loads, device, ats, owners, best := d.some.Loads[:0], d.some.Device[:0], d.at[:0], d.owners[:0], uint32(0)
 	at := 0
 	for i := range candidates {
-		id := candidates[i].Instance.InstanceID
-		if at > 0 && r.members[at-1].instance.InstanceID >= id {
-			at = 0 // not in order after all
-		}
-		for at < len(r.members) && r.members[at].instance.InstanceID < id {
-			at++
-		}
-		if at == len(r.members) || r.members[at].instance.InstanceID != id {
-			continue
-		}
-		for k := r.members[at].from; k < r.members[at].to; k++ {
-			if only == nil || r.ranks[k].at.Rank == *only {
-				d.some, d.at, d.owners = append(d.some, r.candidates[k]), append(d.at, k), append(d.owners, i)
-				d.best = max(d.best, r.candidates[k].Device)
+		in := candidates[i].Instance
+		if at == len(r.instances) || r.instances[at] != in { // mostly it is just the next
+			var ok bool
+			if at, ok = r.seek(at, in.InstanceID); !ok {
+				continue
 			}
 		}
+		m := &r.members[at]
+		for k := m.from; k < m.to; k++ {
+			if only == nil || r.ranks[k].at.Rank == *only {
+				loads, device = append(loads, r.loads[k]), append(device, d.device[k])
+				ats, owners = append(ats, int32(k)), append(owners, int32(i))
+				best = max(best, d.device[k])
+			}
+		}
+		at++
 	}
+	d.some.Loads, d.some.Device, d.at, d.owners, d.best = loads, device, ats, owners, best
+}
+
+// seek returns the place of a member by id, looking on from a place behind the member before it. Where there is none, it
+// returns where to look on.
+func (r *roster) seek(at int, id uint64) (place int, ok bool) {
+	if at > 0 && r.instances[at-1].InstanceID >= id {
+		at = 0 // not in order after all
+	}
+	for at < len(r.instances) && r.instances[at].InstanceID < id {
+		at++
+	}
+	return at, at < len(r.instances) && r.instances[at].InstanceID == id
 }
 
 // nobody is for requests that no rank is known for: none has the number that the client wants, or discovery has just

@@ -57,14 +57,16 @@ type member struct {
 }
 
 // roster is the workers in discovery, by id, and their ranks in the same order. What a choice reads of a thousand ranks
-// lies side by side: the choice reuses the candidates and writes only what this request changes.
+// lies side by side: the choice writes only what this request changes, and the candidates only where it needs them.
 type roster struct {
 	members    []member
+	instances  []*worker.Instance // of the members
 	ranks      []*rank
 	candidates []kvcost.Candidate
 	loads      []kvcost.Load // of candidates and ranks
 	cache      []int32       // slots in the views; -1: none
 	active     []int32
+	guess      []int32 // nil where none are made
 }
 
 // rank is one data-parallel rank of a worker and what it has to do. Its fields are guarded by the pool's mutex.
@@ -76,7 +78,7 @@ type rank struct {
 }
 
 // views are those that the ranks' slots are of. While they stay, slots needn't be looked up.
-type views struct{ cache, active *kvindex.View }
+type views struct{ cache, active, guess *kvindex.View }
 
 // maxRanks bounds the ranks of one worker: a card is no reason to run out of memory.
 const maxRanks = 4096
@@ -169,6 +171,9 @@ func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Car
 	}
 	n := len(next.ranks)
 	next.loads, next.cache, next.active = make([]kvcost.Load, n), make([]int32, n), make([]int32, n)
+	if p.guess != nil {
+		next.guess = make([]int32, n)
+	}
 	present := make(map[kvindex.Worker]bool, n)
 	for i, k := range next.ranks {
 		if k.gone {
@@ -222,7 +227,7 @@ func (p *pool) enlist(to *roster, in *worker.Instance, card *worker.Card) {
 		to.candidates = append(to.candidates, kvcost.Candidate{Worker: at.ID, Rank: at.Rank, Taints: rc.Taints})
 	}
 	m.to = len(to.ranks)
-	to.members = append(to.members, m)
+	to.members, to.instances = append(to.members, m), append(to.instances, in)
 }
 
 // bury forgets a rank that is gone and has nothing to do. The caller holds mu.
@@ -257,8 +262,12 @@ func (p *pool) look(v views) {
 		return
 	}
 	p.views = v
-	for i, k := range p.roster.ranks {
-		p.roster.cache[i], p.roster.active[i] = slot(v.cache, k.at), slot(v.active, k.at)
+	r := &p.roster
+	for i, k := range r.ranks {
+		r.cache[i], r.active[i] = slot(v.cache, k.at), slot(v.active, k.at)
+		if v.guess != nil {
+			r.guess[i] = slot(v.guess, k.at)
+		}
 	}
 }
 
