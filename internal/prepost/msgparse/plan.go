@@ -111,7 +111,7 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 	}
 	s.options.Enabled = !p.WithoutThought && reasonparse.Enabled(name, reasonparse.Switches{
 		EnableThinking: q.EnableThinking, Thinking: q.Thinking, ReasoningEffort: q.ReasoningEffort})
-	s.options.Guided = q.JSON
+	s.options.Guided, s.options.Forced = q.JSON, forced
 	if tools != nil && tools.active {
 		s.options.ToolParser = tools.name
 	}

@@ -9,6 +9,7 @@ type blockMachine struct {
 	marks *markSet // what matters outside of calls
 
 	marked bool // the thought was begun by a marker in the answer, not by the prompt
+	sought int  // how much of the answer's beginning has been searched for the end of an unmarked thought
 	owed   int  // ends that may still come and are markup, because something was begun that they end
 }
 
@@ -53,7 +54,7 @@ func (m *blockMachine) probe(rest []byte, final bool) (int, bool) {
 		return 0, false
 	}
 	if v != yes || text[0] != '{' && text[0] != '[' {
-		return 0, true
+		return 0, m.unmarked(rest, final)
 	}
 	switch i, mk := m.marks.find(text); {
 	case i == 0 && mk != nil: // a marker that begins with a bracket
@@ -63,6 +64,24 @@ func (m *blockMachine) probe(rest []byte, final bool) (int, bool) {
 	}
 	m.p.out, m.p.set = toContent, verbatim
 	return 0, true
+}
+
+// unmarked enters a thought that lacks its beginning, if its end comes before any other marker; false when that isn't
+// known yet. Only at the beginning of an answer that is to be a call: other answers may well begin with text.
+func (m *blockMachine) unmarked(rest []byte, final bool) bool {
+	p := m.p
+	if !p.opts.Forced || p.thought || p.began || p.out != toContent {
+		return true
+	}
+	i, mk := m.marks.find(rest[m.sought:])
+	switch {
+	case mk == nil && !final:
+		m.sought += i
+		return false
+	case mk != nil && mk.act == closes:
+		m.think(false)
+	}
+	return true
 }
 
 // label drops the label of a thought.

@@ -49,6 +49,8 @@ type channelMachine struct {
 	message bool   // inside a message, also while a header interrupts it
 	call    bool   // the message is a call, which is passed on whole
 
+	sought int // how much of the answer's beginning has been searched for the end of a message without a header
+
 	saidContent, saidReasoning bool // a message of that kind has had text
 	spoke                      bool // this message has
 }
@@ -61,12 +63,38 @@ func newChannelMachine(p *Parser, inside bool) *channelMachine {
 	base = slices.Concat(base, marks(bodies, c.bodies))
 	m.outside = newMarkSet(base...)
 	m.inHeader = newMarkSet(slices.Concat(base, marks(inner, c.inner))...)
-	if inside {
+	switch {
+	case inside:
 		m.enter(forSelf)
-	} else {
+	case p.opts.Guided && p.opts.Forced:
+		p.set, p.look = m.outside, m.unmarked
+	default:
 		m.begin("")
 	}
 	return m
+}
+
+// unmarked looks whether an answer that is to be a call begins with a message that lacks its header, and ends like one: it
+// is a thought, since the call follows. JSON is the call itself.
+func (m *channelMachine) unmarked(rest []byte, final bool) (int, bool) {
+	text, v := skipBlank(rest)
+	if v == unknown && !final {
+		return 0, false
+	}
+	if v == yes && text[0] != '{' && text[0] != '[' {
+		i, mk := m.outside.find(rest[m.sought:])
+		switch {
+		case mk == nil && !final:
+			m.sought += i
+			return 0, false
+		case mk != nil && mk.act == ends && m.sought+i > 0:
+			m.enter(forSelf)
+			m.say()
+			return 0, true
+		}
+	}
+	m.begin("")
+	return 0, true
 }
 
 func marks(act action, texts []string) []mark {

@@ -19,6 +19,9 @@ type Options struct {
 	// Guided says that the answer proper is JSON by constraint (response_format, tool_choice required or named). Some
 	// engines let the constraint begin at once, without a thought, whatever the prompt says.
 	Guided bool
+	// Forced says, with Guided, that the answer proper is a call and nothing else. Text in front of it that ends like a
+	// thought is one, also without its beginning; it is held back until that is known.
+	Forced bool
 }
 
 // Parser takes the thoughts out of one choice's text. For one goroutine.

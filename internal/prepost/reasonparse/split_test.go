@@ -112,7 +112,7 @@ func randomCase(r *rand.Rand) (name string, opts reasonparse.Options, text strin
 	names := reasonparse.Names()
 	name = names[r.IntN(len(names))]
 	opts = reasonparse.Options{
-		Prompt: reasonparse.Prompt(r.IntN(3)), Enabled: r.IntN(2) == 0, Guided: r.IntN(4) == 0,
+		Prompt: reasonparse.Prompt(r.IntN(3)), Enabled: r.IntN(2) == 0, Guided: r.IntN(4) == 0, Forced: r.IntN(2) == 0,
 		ToolParser: toolParsers[r.IntN(len(toolParsers))],
 	}
 	literals := reasonparse.Literals(name, opts.ToolParser)
@@ -209,7 +209,7 @@ func FuzzSplit(f *testing.F) {
 			t.Skip()
 		}
 		opts := reasonparse.Options{
-			Prompt: reasonparse.Prompt(bits % 3), Enabled: bits&4 != 0, Guided: bits&8 != 0, ToolParser: tool,
+			Prompt: reasonparse.Prompt(bits % 3), Enabled: bits&4 != 0, Guided: bits&8 != 0, Forced: bits&16 != 0, ToolParser: tool,
 		}
 		n := len(text) + 1
 		i, j = (i%n+n)%n, (j%n+n)%n
