@@ -169,6 +169,13 @@ func TestColumns(t *testing.T) {
 			cols.Device[i] = random.Uint32N(3) * 5
 			candidates[i] = kvcost.Candidate{Worker: uint64(i), Load: &cols.Loads[i], Device: cols.Device[i]}
 		}
+		for i := n - 1; i >= 0 && len(candidates) > 1; i-- { // somebody stays
+			if random.IntN(3) == 0 {
+				cols.Without = append(cols.Without, int32(i))
+				candidates = slices.Delete(candidates, i, i+1)
+			}
+		}
+		slices.Reverse(cols.Without)
 		config := kvcost.Default()
 		config.OverlapCredit, config.PrefillScale = float64(random.IntN(3))/1.7, float64(random.IntN(3))/1.3
 		config.RequestWeight, config.Temperature = float64(random.IntN(2))*0.3, float64(random.IntN(2))*0.5
@@ -177,6 +184,7 @@ func TestColumns(t *testing.T) {
 		seed := random.Uint64()
 		want, err := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(seed, 1)), &one)
 		got, ok := kvcost.ChooseColumns(q, &config, &cols, rand.New(rand.NewPCG(seed, 1)), &other)
+		want.Index = int(candidates[want.Index].Worker)
 		if err != nil || !ok || got != want {
 			t.Fatalf("round %d: %+v %v, want %+v; %v", i, got, ok, want, err)
 		}
@@ -205,6 +213,10 @@ func TestColumnsDecline(t *testing.T) {
 	config := kvcost.Default()
 	if _, ok := kvcost.ChooseColumns(&kvcost.Query{TrackPrefill: true}, &config, &kvcost.Columns{}, nil, &kvcost.Scratch{}); ok {
 		t.Error("chosen among nobody")
+	}
+	cols.Without = []int32{0, 1}
+	if _, ok := kvcost.ChooseColumns(&kvcost.Query{BlockSize: 16, TrackPrefill: true}, &config, &cols, nil, &kvcost.Scratch{}); ok {
+		t.Error("chosen of those that may not be")
 	}
 }
 

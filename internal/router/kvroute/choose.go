@@ -34,8 +34,9 @@ type override struct {
 
 // desk is where a choice is made: room that choices reuse.
 type desk struct {
-	some    kvcost.Columns     // where not all ranks may be chosen
-	list    []kvcost.Candidate // of some, where columns aren't enough
+	without []int32            // ranks that may not be chosen, by place in the roster
+	out     []int32            // their members
+	list    []kvcost.Candidate // those that may, where a list of them is needed
 	at      []int32            // their places in the roster
 	owners  []int32            // their instances among the router's candidates
 	active  []uint32           // by slot
@@ -300,28 +301,51 @@ func (p *pool) weigh(
 	q *router.Query, cq *kvcost.Query, cfg *kvcost.Config, o *overlaps, candidates []router.Candidate,
 ) (c kvcost.Choice, at, owner int, err error) {
 	d := &p.desk
-	cols := &kvcost.Columns{Loads: p.roster.loads, Device: d.device}
-	all := p.everybody(q, candidates)
+	part := p.part(q, candidates)
+	if part && !o.lower {
+		cols := kvcost.Columns{Loads: p.roster.loads, Device: d.device, Without: d.without}
+		if c, ok := kvcost.ChooseColumns(cq, cfg, &cols, p.rng, &d.scratch); ok {
+			d.leave()
+			return c, c.Index, p.owner(c.Index), nil
+		}
+	}
+	all := part && len(d.without) == 0
 	if !all {
 		p.pick(q, candidates)
-		cols = &d.some
 	}
-	if len(cols.Loads) == 0 {
+	list := p.fill(o, all)
+	if len(list) == 0 {
 		return c, -1, 0, nil
 	}
-	chosen := false
-	if !o.lower {
-		c, chosen = kvcost.ChooseColumns(cq, cfg, cols, p.rng, &d.scratch)
-	}
-	if !chosen {
-		if c, err = kvcost.Choose(cq, cfg, p.fill(o, all), p.rng, &d.scratch); err != nil {
-			return c, -1, 0, err
-		}
+	if c, err = kvcost.Choose(cq, cfg, list, p.rng, &d.scratch); err != nil {
+		return c, -1, 0, err
 	}
 	if all {
 		return c, c.Index, p.owner(c.Index), nil
 	}
 	return c, int(d.at[c.Index]), int(d.owners[c.Index]), nil
+}
+
+// leave makes best that of the ranks that may be chosen.
+func (d *desk) leave() {
+	lost := false
+	for _, at := range d.without {
+		lost = lost || d.device[at] == d.best
+	}
+	if !lost {
+		return
+	}
+	best, from := uint32(0), 0
+	for _, at := range d.without {
+		for _, n := range d.device[from:at] {
+			best = max(best, n)
+		}
+		from = int(at) + 1
+	}
+	for _, n := range d.device[from:] {
+		best = max(best, n)
+	}
+	d.best = best
 }
 
 // fill writes out the candidates, all or those picked. The caller holds mu and has gathered.
@@ -344,28 +368,40 @@ func (p *pool) fill(o *overlaps, all bool) []kvcost.Candidate {
 	return d.list
 }
 
-// everybody reports whether the router's candidates are just the workers of the roster and the client wants no rank in
-// particular. Nearly always they are.
-func (p *pool) everybody(q *router.Query, candidates []router.Candidate) bool {
-	known := p.roster.instances
-	if len(candidates) != len(known) || (q.Request != nil && q.Request.Routing.DPRank != nil) {
+// part reports whether the router's candidates are workers of the roster, in its order, and the client wants no rank in
+// particular. Nearly always that is so, and few workers aren't among them: those, and their ranks, are noted on the desk.
+// The caller holds mu.
+func (p *pool) part(q *router.Query, candidates []router.Candidate) bool {
+	r, d := &p.roster, &p.desk
+	d.without, d.out = d.without[:0], d.out[:0]
+	if q.Request != nil && q.Request.Routing.DPRank != nil {
 		return false
 	}
-	for i := range candidates {
-		if candidates[i].Instance != known[i] {
+	i := 0
+	for at, in := range r.instances {
+		if i < len(candidates) && candidates[i].Instance == in {
+			i++
+			continue
+		}
+		if len(candidates)-i >= len(r.instances)-at { // more than could follow
 			return false
 		}
+		d.out = append(d.out, int32(at))
+		for k := r.members[at].from; k < r.members[at].to; k++ {
+			d.without = append(d.without, int32(k))
+		}
 	}
-	return true
+	return i == len(candidates)
 }
 
-// owner returns whose rank one is, as a place among the members. The caller holds mu.
+// owner returns whose rank one is, as a place among the router's candidates, of which part has spoken. The caller holds mu.
 func (p *pool) owner(at int) int {
 	i, found := slices.BinarySearchFunc(p.roster.members, at, func(m member, at int) int { return cmp.Compare(m.from, at) })
 	if !found {
 		i-- // the last that begins before it
 	}
-	return i
+	before, _ := slices.BinarySearch(p.desk.out, int32(i))
+	return i - before
 }
 
 // pick lists the ranks that may be chosen, where those aren't all. Candidates come ordered by id, as members do. The
@@ -376,7 +412,7 @@ func (p *pool) pick(q *router.Query, candidates []router.Candidate) {
 		only = q.Request.Routing.DPRank
 	}
 	r, d := &p.roster, &p.desk
-	loads, device, ats, owners, best := d.some.Loads[:0], d.some.Device[:0], d.at[:0], d.owners[:0], uint32(0)
+	d.at, d.owners, d.best = d.at[:0], d.owners[:0], 0
 	at := 0
 	for i := range candidates {
 		in := candidates[i].Instance
@@ -386,17 +422,14 @@ func (p *pool) pick(q *router.Query, candidates []router.Candidate) {
 				continue
 			}
 		}
-		m := &r.members[at]
-		for k := m.from; k < m.to; k++ {
+		for k := r.members[at].from; k < r.members[at].to; k++ {
 			if only == nil || r.ranks[k].at.Rank == *only {
-				loads, device = append(loads, r.loads[k]), append(device, d.device[k])
-				ats, owners = append(ats, int32(k)), append(owners, int32(i))
-				best = max(best, d.device[k])
+				d.at, d.owners = append(d.at, int32(k)), append(d.owners, int32(i))
+				d.best = max(d.best, d.device[k])
 			}
 		}
 		at++
 	}
-	d.some.Loads, d.some.Device, d.at, d.owners, d.best = loads, device, ats, owners, best
 }
 
 // seek returns the place of a member by id, looking on from a place behind the member before it. Where there is none, it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -264,5 +265,41 @@ func TestWorkersComeAndGo(t *testing.T) {
 	ticket.Done()
 	if diff := cmp.Diff([]kvroute.RankLoad{{Worker: 2}}, w.r.Loads(endpoint)); diff != "" {
 		t.Errorf("loads (-want +got):\n%s", diff)
+	}
+}
+
+// TestSomeWorkers leaves workers out, in the middle, at the ends and nearly all, and counts each request at the candidate
+// that was named. Candidates that discovery doesn't know, or in another order, change nothing of that.
+func TestSomeWorkers(t *testing.T) {
+	w := newWorld(t, kvroute.Options{})
+	random := rand.New(rand.NewPCG(1, 2))
+	var list []*engine
+	for id := range uint64(9) {
+		list = append(list, newEngine(id+1, id+101))
+		w.cards[id+1] = &worker.Card{DisplayName: "m", ModelInput: "Tokens", KVCacheBlockSize: blockSize,
+			RuntimeConfig: worker.RuntimeConfig{DataParallelSize: uint32(1 + id%3)}}
+	}
+	w.publish(list...)
+	for i := range 500 {
+		candidates := w.candidates()
+		for k := len(candidates) - 1; k >= 0 && len(candidates) > 1; k-- {
+			if random.IntN(4) < i%4 {
+				candidates = slices.Delete(candidates, k, k+1)
+			}
+		}
+		if i%5 == 4 {
+			random.Shuffle(len(candidates), func(a, b int) { candidates[a], candidates[b] = candidates[b], candidates[a] })
+			candidates = append(candidates, router.Candidate{Instance: newEngine(77, 77).instance})
+		}
+		c, err := w.chooser().Choose(t.Context(), query("x", tokens(40, uint32(i))), candidates)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := kvroute.RankLoad{Worker: candidates[c.Index].Instance.InstanceID, Rank: *c.Rank, Prefill: 40, Blocks: 10, Requests: 1}
+		loads := slices.DeleteFunc(w.r.Loads(endpoint), func(l kvroute.RankLoad) bool { return l.Requests == 0 })
+		if diff := cmp.Diff([]kvroute.RankLoad{want}, loads); diff != "" {
+			t.Fatalf("round %d, loads (-want +got):\n%s", i, diff)
+		}
+		c.Ticket.Done()
 	}
 }
