@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/portico-llm/portico/internal/config"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // model is the folder the embedded worker serves, seen from this package.
@@ -87,6 +88,7 @@ func chat(t *testing.T, url, body string) (int, string) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	testkit.LintResponse(t, resp)
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -136,6 +138,7 @@ func TestRunningStreamFinishesOnStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	testkit.LintResponse(t, resp)
 	events := bufio.NewReader(resp.Body)
 	if _, err := events.ReadString('\n'); err != nil {
 		t.Fatal(err)

@@ -119,6 +119,7 @@ func (f *farm) start(ctx context.Context, t *testing.T, path, body string) *http
 	if err != nil {
 		t.Fatal(err)
 	}
+	testkit.LintResponse(t, res)
 	return res
 }
 

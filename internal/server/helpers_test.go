@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stack is a server on a real socket over a scripted dispatcher.
+// stack is a server on a real socket over a scripted dispatcher. Client lints every stream that it reads to the end.
 type stack struct {
 	*server.Server
 	URL      string
@@ -54,7 +54,8 @@ func start(tb testing.TB, d router.Dispatcher, change func(*server.Options)) *st
 		tb.Fatal(err)
 	}
 	s := &stack{
-		Server: srv, URL: "http://" + ln.Addr().String(), Registry: reg, Client: &http.Client{Transport: &http.Transport{}},
+		Server: srv, URL: "http://" + ln.Addr().String(), Registry: reg,
+		Client: &http.Client{Transport: testkit.LintTransport{RoundTripper: &http.Transport{}, TB: tb}},
 		served: make(chan error, 1),
 	}
 	go func() { s.served <- srv.Serve(context.Background(), ln) }()

@@ -419,7 +419,7 @@ func TestWithoutSocket(t *testing.T) {
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(chatStream))
 	req.Header.Set("Content-Type", "application/json")
 	res := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(res, req)
+	testkit.LintHandler(t, srv.Handler()).ServeHTTP(res, req)
 	if err := testkit.Lint(res.Body.Bytes(), testkit.LintOptions{Chat: true}); err != nil {
 		t.Error(err)
 	}

@@ -70,7 +70,7 @@ func handler(t *testing.T, steps ...testkit.Script) (http.Handler, *testkit.Disp
 	if err != nil {
 		t.Fatal(err)
 	}
-	return srv.Handler(), d
+	return testkit.LintHandler(t, srv.Handler()), d
 }
 
 // exchange is one request and its answer.

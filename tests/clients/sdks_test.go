@@ -103,7 +103,7 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s.address = ln.Addr().String()
-	hs := &http.Server{Handler: s.recording(srv.Handler()), ReadHeaderTimeout: 10 * time.Second}
+	hs := &http.Server{Handler: s.recording(testkit.LintHandler(t, srv.Handler())), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- hs.Serve(ln) }()
 	t.Cleanup(func() {

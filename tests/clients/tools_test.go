@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,20 +148,21 @@ func serve(t *testing.T) string {
 	return listen(t, srv)
 }
 
-// listen serves on a free port until the test ends.
+// listen serves on a free port until the test ends. Every stream that goes out is linted.
 func listen(t *testing.T, srv *server.Server) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	hs := &http.Server{Handler: testkit.LintHandler(t, srv.Handler()), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(context.Background(), ln) }()
+	go func() { served <- hs.Serve(ln) }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_ = srv.Shutdown(ctx)
-		if err := <-served; err != nil {
+		_ = hs.Shutdown(ctx)
+		if err := <-served; err != http.ErrServerClosed {
 			t.Errorf("Serve: %v", err)
 		}
 	})

@@ -272,6 +272,7 @@ func receive(t *testing.T, c net.Conn, method, leaveAt, stopAt string, stop func
 	if err != nil {
 		t.Fatal(err)
 	}
+	testkit.LintResponse(t, res)
 	var body strings.Builder
 	var stopping sync.WaitGroup
 	defer stopping.Wait()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // object is a JSON object in a request.
@@ -37,13 +39,14 @@ func (c *client) post(t *testing.T, path string, body any) (int, []byte) {
 	return res.StatusCode, b
 }
 
-// start sends a JSON request and returns the response with its body unread.
+// start sends a JSON request and returns the response with its body unread. A stream that is read to its end is linted.
 func (c *client) start(t *testing.T, ctx context.Context, path string, body any) *http.Response {
 	t.Helper()
 	res, err := c.try(ctx, path, body)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
+	testkit.LintResponse(t, res)
 	return res
 }
 

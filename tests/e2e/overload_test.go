@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/internal/testkit"
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
@@ -125,6 +126,7 @@ func asSession(t *testing.T, url, session string, body object) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testkit.LintResponse(t, res)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {

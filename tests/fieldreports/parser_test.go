@@ -34,7 +34,7 @@ func play(t *testing.T, text string) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return srv.Handler()
+	return testkit.LintHandler(t, srv.Handler())
 }
 
 // ask sends a chat request with further members.

@@ -357,7 +357,7 @@ func postAnswer(t *testing.T, d router.Dispatcher, models testkit.Models, path s
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	res := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(res, req)
+	testkit.LintHandler(t, srv.Handler()).ServeHTTP(res, req)
 	return res
 }
 

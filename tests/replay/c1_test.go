@@ -112,7 +112,7 @@ func surface(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return srv.Handler()
+	return testkit.LintHandler(t, srv.Handler())
 }
 
 // simulate answers with as many tokens as were asked for, one in each item, and then the reason and the count.

@@ -134,7 +134,7 @@ func (c *messageCase) post(t *testing.T, models testkit.Models, stream bool) (*h
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Anthropic-Version", "2023-06-01")
 	res := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(res, req)
+	testkit.LintHandler(t, srv.Handler()).ServeHTTP(res, req)
 	if calls := d.Calls(); len(calls) == 1 {
 		return res, calls[0].Body
 	}

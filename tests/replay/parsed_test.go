@@ -252,7 +252,7 @@ func (c *parsedCase) play(t *testing.T, tools json.RawMessage, prompt string, st
 		bytes.NewReader(c.body(t, tools, stream)))
 	req.Header.Set("Content-Type", "application/json")
 	res := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(res, req)
+	testkit.LintHandler(t, srv.Handler()).ServeHTTP(res, req)
 	if res.Code != http.StatusOK {
 		t.Fatalf("%d %s", res.Code, res.Body)
 	}

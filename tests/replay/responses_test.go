@@ -139,7 +139,7 @@ func (c *responsesCase) post(t *testing.T, d router.Dispatcher, stream bool, set
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/responses", bytes.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	res := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(res, req)
+	testkit.LintHandler(t, srv.Handler()).ServeHTTP(res, req)
 	return res
 }
 

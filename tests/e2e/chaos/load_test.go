@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // reference is a prompt and what the workers say to it, token by token.
@@ -194,6 +196,7 @@ func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (
 		return answer{kind: "broken", detail: err.Error()}
 	}
 	defer res.Body.Close()
+	testkit.LintResponse(d.t, res)
 	if res.StatusCode != http.StatusOK {
 		return refused(res)
 	}
