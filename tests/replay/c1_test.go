@@ -17,6 +17,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/pipeline"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/busy"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
 )
@@ -106,6 +107,7 @@ func surface(t *testing.T) http.Handler {
 				DeviceType: "cuda", CodecName: "msgpack",
 			}}
 		},
+		Thresholds: &operator{},
 		OpenAPI:    []byte(`{"openapi":"3.1.0"}`),
 		FlatErrors: true, Log: log, Registerer: reg, Gatherer: reg,
 	})
@@ -113,6 +115,21 @@ func surface(t *testing.T) http.Handler {
 		t.Fatal(err)
 	}
 	return testkit.LintHandler(t, srv.Handler())
+}
+
+// operator holds the thresholds of the one model that is served.
+type operator struct{ now worker.LoadThresholds }
+
+func (o *operator) List() any { return []busy.ModelThresholds{{Model: "qwen3", LoadThresholds: o.now}} }
+
+func (o *operator) Of(model string) (worker.LoadThresholds, bool) { return o.now, model == "qwen3" }
+
+func (o *operator) Set(model string, t worker.LoadThresholds) (worker.LoadThresholds, bool, error) {
+	if model != "qwen3" {
+		return worker.LoadThresholds{}, false, nil
+	}
+	o.now = t
+	return o.now, true, nil
 }
 
 // simulate answers with as many tokens as were asked for, one in each item, and then the reason and the count.
