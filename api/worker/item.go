@@ -56,6 +56,12 @@ type Usage struct {
 	TotalTokens      int  // the sum of the two
 	CachedTokens     *int // prompt_tokens_details.cached_tokens
 	ReasoningTokens  *int // completion_tokens_details.reasoning_tokens
+
+	// Counts that few engines have; nil: nothing reported.
+	PromptAudio         *int // prompt_tokens_details.audio_tokens
+	CompletionAudio     *int // completion_tokens_details.audio_tokens
+	AcceptedPredictions *int // completion_tokens_details.accepted_prediction_tokens
+	RejectedPredictions *int // completion_tokens_details.rejected_prediction_tokens
 }
 
 // FinishReason is a worker's reason to end a choice. The empty value means that the choice goes on.

@@ -193,21 +193,32 @@ func (u *Usage) write(w *writer) {
 	w.uint(uint64(u.CompletionTokens))
 	w.key(&m, "total_tokens")
 	w.uint(uint64(u.TotalTokens))
-	if u.CachedTokens != nil {
+	count := func(d *open, name string, n *int) {
+		if n != nil {
+			w.key(d, name)
+			w.uint(uint64(*n))
+		}
+	}
+	if u.CachedTokens != nil || u.PromptAudio != nil {
 		w.key(&m, "prompt_tokens_details")
 		d := w.openMap()
 		// OpenAI's details have the key, and workers fill it with null.
 		w.key(&d, "audio_tokens")
-		w.null()
-		w.key(&d, "cached_tokens")
-		w.uint(uint64(*u.CachedTokens))
+		if u.PromptAudio != nil {
+			w.uint(uint64(*u.PromptAudio))
+		} else {
+			w.null()
+		}
+		count(&d, "cached_tokens", u.CachedTokens)
 		w.closeMap(&d)
 	}
-	if u.ReasoningTokens != nil {
+	if u.ReasoningTokens != nil || u.CompletionAudio != nil || u.AcceptedPredictions != nil || u.RejectedPredictions != nil {
 		w.key(&m, "completion_tokens_details")
 		d := w.openMap()
-		w.key(&d, "reasoning_tokens")
-		w.uint(uint64(*u.ReasoningTokens))
+		count(&d, "accepted_prediction_tokens", u.AcceptedPredictions)
+		count(&d, "audio_tokens", u.CompletionAudio)
+		count(&d, "reasoning_tokens", u.ReasoningTokens)
+		count(&d, "rejected_prediction_tokens", u.RejectedPredictions)
 		w.closeMap(&d)
 	}
 	w.closeMap(&m)

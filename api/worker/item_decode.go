@@ -335,9 +335,29 @@ func (r *reader) usage() *Usage {
 		case "total_tokens":
 			u.TotalTokens = r.tokenCount()
 		case "prompt_tokens_details":
-			u.CachedTokens = r.detail("cached_tokens")
+			r.details(func(name string) **int {
+				switch name {
+				case "cached_tokens":
+					return &u.CachedTokens
+				case "audio_tokens":
+					return &u.PromptAudio
+				}
+				return nil
+			})
 		case "completion_tokens_details":
-			u.ReasoningTokens = r.detail("reasoning_tokens")
+			r.details(func(name string) **int {
+				switch name {
+				case "reasoning_tokens":
+					return &u.ReasoningTokens
+				case "audio_tokens":
+					return &u.CompletionAudio
+				case "accepted_prediction_tokens":
+					return &u.AcceptedPredictions
+				case "rejected_prediction_tokens":
+					return &u.RejectedPredictions
+				}
+				return nil
+			})
 		default:
 			r.skip()
 		}
@@ -352,23 +372,25 @@ func (r *reader) tokenCount() int {
 	return int(r.uint32())
 }
 
-// detail reads one count out of a map of details. Details that are null, or lack the count, are nil: nothing was
-// reported, which isn't a report of 0.
-func (r *reader) detail(name string) (v *int) {
+// details reads the counts of a map into the places that at names; nil: nobody wants it. Counts that are null or missing
+// stay nil: nothing was reported, which isn't a report of 0.
+func (r *reader) details(at func(name string) **int) {
 	if r.null() {
-		return nil
+		return
 	}
 	for s := r.openMap(); ; {
 		key, ok := r.key(&s)
+		if !ok {
+			return
+		}
+		place := at(string(key))
 		switch {
-		case !ok:
-			return v
-		case string(key) != name:
+		case place == nil:
 			r.skip()
 		case r.null():
-			v = nil
+			*place = nil
 		default:
-			v = new(int(r.uint32()))
+			*place = new(int(r.uint32()))
 		}
 	}
 }

@@ -52,6 +52,11 @@ func TestDecodeItem(t *testing.T) {
 			frame(`{"token_ids":[7],"completion_usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":5}}}`),
 			output(worker.Output{TokenIDs: ids, Usage: &worker.Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(4), ReasoningTokens: new(5)}}),
 		},
+		"usage of predictions": {
+			frame(`{"token_ids":[7],"completion_usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"audio_tokens":6,"cached_tokens":4},"completion_tokens_details":{"accepted_prediction_tokens":8,"audio_tokens":7,"reasoning_tokens":5,"rejected_prediction_tokens":9}}}`),
+			output(worker.Output{TokenIDs: ids, Usage: &worker.Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(4), ReasoningTokens: new(5),
+				PromptAudio: new(6), CompletionAudio: new(7), AcceptedPredictions: new(8), RejectedPredictions: new(9)}}),
+		},
 		"raw values": {
 			frame(`{"token_ids":[7],"disaggregated_params":{"a":18446744073709551615},"worker_trace_link":{"trace_id":"t"},"engine_data":[1.5,"x"],"content_parts":[{"type":"text"}]}`),
 			output(worker.Output{TokenIDs: ids, DisaggregatedParams: []byte(`{"a":18446744073709551615}`), TraceLink: []byte(`{"trace_id":"t"}`), EngineData: []byte(`[1.5,"x"]`), ContentParts: []byte(`[{"type":"text"}]`)}),

@@ -57,6 +57,9 @@ type choice struct {
 
 	unfinished int // completions: bytes that the last character counted in offset still lacks
 	reasoning  int // tokens by the worker's last report
+
+	// The same of counts that few engines have. Those of a prompt are in its first choice.
+	accepted, rejected, audio, promptAudio int
 }
 
 // base is what Stream and Fold share.
@@ -74,6 +77,8 @@ type base struct {
 	cached     count // tokens of the prompt that a worker had cached
 	reasoning  count // tokens of the answer spent on reasoning, by the worker's count
 	thought    count // the same by our own
+
+	accepted, rejected, audio, promptAudio count // as the worker counts them
 
 	echo      []string // what the choices of each prompt begin with; nil: nothing
 	rawAnswer bool     // the worker speaks the client's format
@@ -141,7 +146,12 @@ func (b *base) count(d *pipeline.Delta) {
 		b.prompt[d.Prompt] = u.PromptTokens
 	}
 	b.cached.replace(&b.hits[d.Prompt], u.CachedTokens)
-	b.reasoning.replace(&b.choices[b.index(d)].reasoning, u.ReasoningTokens)
+	c := &b.choices[b.index(d)]
+	b.reasoning.replace(&c.reasoning, u.ReasoningTokens)
+	b.accepted.replace(&c.accepted, u.AcceptedPredictions)
+	b.rejected.replace(&c.rejected, u.RejectedPredictions)
+	b.audio.replace(&c.audio, u.CompletionAudio)
+	b.promptAudio.replace(&b.choices[d.Prompt*b.perPrompt].promptAudio, u.PromptAudio)
 }
 
 // Usage returns the tokens counted so far.
@@ -180,15 +190,40 @@ func (b *base) appendUsage(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(b.completion), 10)
 	dst = append(dst, `,"total_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(prompt+b.completion), 10)
-	if b.cached.set {
-		dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
-		dst = append(strconv.AppendInt(dst, int64(b.cached.n), 10), '}')
-	}
-	if r := b.reasoned(); r.set {
-		dst = append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...)
-		dst = append(strconv.AppendInt(dst, int64(r.n), 10), '}')
-	}
+	dst = appendDetails(dst, "prompt_tokens_details",
+		detail{"cached_tokens", b.cached}, detail{"audio_tokens", b.promptAudio})
+	dst = appendDetails(dst, "completion_tokens_details",
+		detail{"reasoning_tokens", b.reasoned()}, detail{"audio_tokens", b.audio},
+		detail{"accepted_prediction_tokens", b.accepted}, detail{"rejected_prediction_tokens", b.rejected})
 	return append(dst, '}')
+}
+
+// detail is a count by its name.
+type detail struct {
+	name string
+	count
+}
+
+// appendDetails appends a member with the counts that are there, if there are any.
+func appendDetails(dst []byte, name string, list ...detail) []byte {
+	begun := false
+	for _, d := range list {
+		switch {
+		case !d.set:
+			continue
+		case begun:
+			dst = append(dst, ',')
+		default:
+			dst = append(append(append(dst, `,"`...), name...), `":{`...)
+		}
+		begun = true
+		dst = append(append(append(dst, '"'), d.name...), `":`...)
+		dst = strconv.AppendInt(dst, int64(d.n), 10)
+	}
+	if begun {
+		dst = append(dst, '}')
+	}
+	return dst
 }
 
 // finishReason is OpenAI's word for a worker's reason, as JSON.
