@@ -318,7 +318,7 @@ func (t *table) addText(c *Config) {
 		"Whether a model that --tokenizer can't serve may use the reference.")
 	t.add("tokenizer-cache", "DYN_TOKENIZER_CACHE", boolean(&c.Text.Cache, true),
 		"Remember what long prompts were made of, so that a conversation's next turn is tokenised from its new message on.")
-	t.add("tokenizer-cache-bytes", "DYN_TOKENIZER_CACHE_BYTES", integer(&c.Text.CacheBytes, 64<<20, 1<<20, math.MaxInt64>>1),
+	t.add("tokenizer-cache-bytes", "DYN_TOKENIZER_CACHE_BYTES", integer(&c.Text.CacheBytes, 8<<20, 1<<20, math.MaxInt64>>1),
 		"Memory for that, for each tokenizer.")
 	t.add("executor-workers", "PORTICO_EXECUTOR_WORKERS", integer(&c.Text.Workers, 0, 0, 1024),
 		"Encodes at a time per tokenizer; 0 for one per core.")

@@ -105,6 +105,10 @@ func (e *Executor) submit(j *job) error {
 
 // work is a worker: it runs jobs until the executor is closed and the queue is empty.
 func (e *Executor) work(ctx context.Context) error {
+	// The native allocator keeps memory for each thread that has encoded: wandering over threads, a few workers would leave
+	// some of it on dozens.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	w := worker{Executor: e}
 	defer e.release()
 	defer w.close()

@@ -16,7 +16,7 @@ import (
 
 // CacheOptions are what Caches are made from. The zero value works.
 type CacheOptions struct {
-	Bytes      int64                 // memory for each tokenizer; 0: 64 MiB
+	Bytes      int64                 // memory for each tokenizer; 0: 8 MiB
 	Block      int                   // a block has at least so many bytes; 0: 512
 	Registerer prometheus.Registerer // nil: counted, not registered
 }
@@ -24,7 +24,7 @@ type CacheOptions struct {
 // withDefaults fills in what is empty.
 func (o CacheOptions) withDefaults() CacheOptions {
 	if o.Bytes <= 0 {
-		o.Bytes = 64 << 20
+		o.Bytes = 8 << 20
 	}
 	if o.Block <= 0 {
 		o.Block = 512
