@@ -26,6 +26,11 @@ type Source interface {
 	Close() error
 }
 
+// ThreadBound is a Source that may want each worker to keep to one thread. The native allocator keeps memory for each
+// thread that has allocated: wandering over threads, a few workers would leave some of it on dozens. It costs a change of
+// threads for each text, so it is for encoders that allocate much and take long.
+type ThreadBound interface{ ThreadBound() bool }
+
 // Encoder turns text into ids, one at a time.
 type Encoder interface {
 	Encode(text string, addSpecial bool) ([]prepost.TokenID, error)
@@ -105,10 +110,10 @@ func (e *Executor) submit(j *job) error {
 
 // work is a worker: it runs jobs until the executor is closed and the queue is empty.
 func (e *Executor) work(ctx context.Context) error {
-	// The native allocator keeps memory for each thread that has encoded: wandering over threads, a few workers would leave
-	// some of it on dozens.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if s, ok := e.source.(ThreadBound); ok && s.ThreadBound() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	w := worker{Executor: e}
 	defer e.release()
 	defer w.close()

@@ -23,6 +23,10 @@ func (s *source) backend() string {
 	return Tokenizers
 }
 
+// ThreadBound asks for threads of their own for workers of the reference, which allocates for every word it meets. The
+// fast encoder has its memory from the start.
+func (s *source) ThreadBound() bool { return s.fast == nil }
+
 // NewEncoder returns an encoder for one worker.
 func (s *source) NewEncoder() (executor.Encoder, error) {
 	if s.fast != nil {
