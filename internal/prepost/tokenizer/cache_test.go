@@ -195,22 +195,26 @@ func grown(tb testing.TB, tok *tokenizer.Tokenizer, tokens, number int) (before,
 	return before, before + "Certainly, here it is.<|im_end|>\n<|im_start|>user\nThanks! And what about the other one?<|im_end|>\n<|im_start|>assistant\n"
 }
 
-// TestGrownChat: a chat of 32k tokens whose last message is new costs a twentieth of encoding it all with the reference. The
-// fast encoder takes 1.7 ms for it all, of which comparing the text and copying the ids are more than a twentieth.
-func TestGrownChat(t *testing.T) {
+// TestGrownChat: a chat of 32k tokens whose last message is new costs a twentieth of encoding it all, at most.
+func TestGrownChat(t *testing.T) { grownChat(t, tokenizer.Tokenizers) }
+
+// TestGrownChatFast is the same for the fast encoder, which takes so little for all of it that comparing the text and
+// copying the ids weigh.
+func TestGrownChatFast(t *testing.T) { grownChat(t, tokenizer.FastBPE) }
+
+func grownChat(t *testing.T, backend string) {
+	t.Helper()
 	if testing.Short() || raceEnabled {
 		t.Skip("measures time")
 	}
 	file := benchmarkJSON(t)
-	for backend, bound := range map[string]float64{tokenizer.FastBPE: 0.1, tokenizer.Tokenizers: 0.05} {
-		// A busy machine can only make the share look larger, so the best of some rounds counts.
-		best := 1.0
-		for round := 0; round < 20 && best > bound; round++ {
-			best = min(best, grownShare(t, file, backend))
-		}
-		if best > bound {
-			t.Errorf("%s: a grown chat costs %.1f %% of all of it", backend, 100*best)
-		}
+	// A busy machine can only make the share look larger, so the best of some rounds counts.
+	best := 1.0
+	for round := 0; round < 5 && best > 0.05; round++ {
+		best = min(best, grownShare(t, file, backend))
+	}
+	if best > 0.05 {
+		t.Errorf("%s: a grown chat costs %.1f %% of all of it", backend, 100*best)
 	}
 }
 

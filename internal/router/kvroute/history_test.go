@@ -169,6 +169,12 @@ func history(t *testing.T, seed uint64) {
 			w.quiet()
 		}
 	}
+	checkHistory(t, w, live, seed, rng, path)
+}
+
+// checkHistory has every living engine publish once more and compares the index with what they hold.
+func checkHistory(t *testing.T, w *world, live []*engine, seed uint64, rng *rand.Rand, path func() []uint64) {
+	t.Helper()
 	w.quiet()
 	for _, e := range live { // whatever was lost last shows by the next event
 		w.send(e, e.store(append([]uint64{1 << 40}, path()...))...)
