@@ -37,7 +37,7 @@ func (a *app) letIn() error {
 		queue = -1 // the option's zero is its default
 	}
 	a.entrance = admission.New(admission.Options{
-		Limit: c.MaxRequests, Queue: queue, MaxWait: c.MaxWait, Order: order, Registerer: a.registry})
+		Limit: c.MaxRequests, Limits: c.MaxRequestsOf, Queue: queue, MaxWait: c.MaxWait, Order: order, Registerer: a.registry})
 	a.run("admission", a.entrance.Run)
 	return nil
 }

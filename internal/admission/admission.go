@@ -47,10 +47,11 @@ type Request struct {
 
 // Options are what a Gate is built from. The zero value limits nothing but what the workers say.
 type Options struct {
-	Limit   int           // requests of one model at a time, from Enter to Leave; 0: no limit
-	Queue   int           // requests of one model that may wait; 0: 1024, negative: none
-	MaxWait time.Duration // of one request; 0: 30 s
-	Order   Order         // of those that wait
+	Limit   int            // requests of one model at a time, from Enter to Leave; 0: no limit
+	Limits  map[string]int // the same by model, in place of Limit; not changed afterwards
+	Queue   int            // requests of one model that may wait; 0: 1024, negative: none
+	MaxWait time.Duration  // of one request; 0: 30 s
+	Order   Order          // of those that wait
 
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 }
@@ -134,7 +135,7 @@ func (p *Place) Leave() {
 // ends first, the failure is its cause.
 func (g *Gate) Enter(ctx context.Context, r *Request) (*Place, error) {
 	// Nothing to count and nothing to wait for.
-	if g.opts.Limit <= 0 && r.Workers == nil {
+	if r.Workers == nil && g.limit(r.Model) <= 0 {
 		return nil, nil
 	}
 	m := g.model(r.Model)
@@ -143,7 +144,7 @@ func (g *Gate) Enter(ctx context.Context, r *Request) (*Place, error) {
 		m.refused[refusedBusy].Add(1)
 		return nil, errBusy(minPatience)
 	}
-	if state == Ready && m.waiting.Load() == 0 && m.take(g.opts.Limit, r.Tokens) {
+	if state == Ready && m.waiting.Load() == 0 && m.take(r.Tokens) {
 		return g.place(m, r), nil
 	}
 	return g.queue(ctx, m, r)
@@ -155,7 +156,7 @@ func (g *Gate) queue(ctx context.Context, m *model, r *Request) (*Place, error) 
 	w := &waiter{rank: rankOf(g.opts.Order, r, begin), tokens: r.Tokens, workers: r.Workers, ready: make(chan struct{})}
 	if !m.join(g, w) {
 		m.refused[refusedFull].Add(1)
-		return nil, errFull(m.patience(g.opts.Limit))
+		return nil, errFull(m.patience())
 	}
 	select {
 	case g.wake <- struct{}{}:
@@ -169,7 +170,7 @@ func (g *Gate) queue(ctx context.Context, m *model, r *Request) (*Place, error) 
 	case <-ctx.Done():
 		err = fault.From(context.Cause(ctx))
 	case <-timer.C:
-		err = errWaited(m.patience(g.opts.Limit))
+		err = errWaited(m.patience())
 	}
 	g.wait.Observe((g.now() - begin).Seconds())
 	if err == nil {
@@ -239,8 +240,16 @@ func (g *Gate) model(name string) *model {
 	if m, ok := g.models.Load(name); ok {
 		return m.(*model)
 	}
-	m, _ := g.models.LoadOrStore(name, &model{})
+	m, _ := g.models.LoadOrStore(name, &model{limit: g.limit(name)})
 	return m.(*model)
+}
+
+// limit is how many requests of a model there may be at a time; 0: any number.
+func (g *Gate) limit(model string) int {
+	if n, ok := g.opts.Limits[model]; ok {
+		return n
+	}
+	return g.opts.Limit
 }
 
 // now returns the time since the gate was made, which no change of the wall clock moves.

@@ -113,6 +113,40 @@ func TestLimit(t *testing.T) {
 	})
 }
 
+// TestNamedLimits: a model's own limit stands in place of the general one, 0 lifts it, and metrics show what holds.
+func TestNamedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		c := newCrowd(t, admission.Options{
+			Limit: 1, Limits: map[string]int{"large": 2, "free": 0}, Queue: -1, Registerer: reg})
+		ctx := t.Context()
+		for _, model := range []string{"other", "large", "large", "free", "free", "free"} {
+			c.enter(ctx, model, admission.Request{Model: model})
+		}
+		c.want("other", "large", "large", "free", "free", "free")
+		for _, model := range []string{"other", "large"} {
+			c.enter(ctx, "more of "+model, admission.Request{Model: model})
+			if after := c.refused("more of "+model, fault.Overloaded); after < time.Second {
+				t.Errorf("%s: to come again after %v", model, after)
+			}
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP portico_admission_limit_requests Requests that may be let in at a time; models without a limit have no series
+# TYPE portico_admission_limit_requests gauge
+portico_admission_limit_requests{model="large"} 2
+portico_admission_limit_requests{model="other"} 1
+`), "portico_admission_limit_requests"); err != nil {
+			t.Error(err)
+		}
+		c.gate.Retain(func(model string) bool { return model == "large" })
+		c.leave("other")
+		c.gate.Retain(func(model string) bool { return model == "large" })
+		if n, err := testutil.GatherAndCount(reg, "portico_admission_limit_requests"); err != nil || n != 1 {
+			t.Errorf("%d series are left, %v", n, err)
+		}
+	})
+}
+
 // TestPriorities: who waits is let in by rank.
 func TestPriorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,6 +17,8 @@ var reasonNames = [reasons]string{"workers_busy", "queue_full", "waited_too_long
 var (
 	runningDesc = prometheus.NewDesc("portico_admission_running_requests",
 		"Requests that were let in and aren't over; counted where there is a limit or a queue", []string{"model"}, nil)
+	limitDesc = prometheus.NewDesc("portico_admission_limit_requests",
+		"Requests that may be let in at a time; models without a limit have no series", []string{"model"}, nil)
 	waitingDesc = prometheus.NewDesc("portico_admission_waiting_requests",
 		"Requests that wait for their turn, before tokenizing", []string{"model"}, nil)
 	refusedDesc = prometheus.NewDesc("portico_admission_refused_total",
@@ -31,6 +33,7 @@ var _ prometheus.Collector = collector{}
 // Describe implements prometheus.Collector.
 func (collector) Describe(out chan<- *prometheus.Desc) {
 	out <- runningDesc
+	out <- limitDesc
 	out <- waitingDesc
 	out <- refusedDesc
 }
@@ -43,6 +46,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for k, v := range c.gate.models.Range {
 		name, m := k.(string), v.(*model)
 		gauge(runningDesc, m.running.Load(), name)
+		if m.limit > 0 {
+			gauge(limitDesc, int64(m.limit), name)
+		}
 		gauge(waitingDesc, m.waiting.Load(), name)
 		for i := range m.refused {
 			out <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(m.refused[i].Load()), name,

@@ -9,6 +9,8 @@ import (
 
 // model is what the gate knows of one model.
 type model struct {
+	limit int // of places; 0: none. Never changed
+
 	running atomic.Int64 // places taken
 	pending atomic.Int64 // tokens of requests that have a place and haven't reached a worker
 	waiting atomic.Int64 // length of the queue, for looks without the lock
@@ -40,10 +42,10 @@ type waiter struct {
 }
 
 // take takes a place if there is one. It needs no lock.
-func (m *model) take(limit, tokens int) bool {
+func (m *model) take(tokens int) bool {
 	for {
 		n := m.running.Load()
-		if limit > 0 && n >= int64(limit) {
+		if m.limit > 0 && n >= int64(m.limit) {
 			return false
 		}
 		if m.running.CompareAndSwap(n, n+1) {
@@ -96,7 +98,7 @@ func (m *model) leave(g *Gate, w *waiter) bool {
 func (m *model) admitLocked(g *Gate) {
 	for len(m.line) > 0 {
 		w := m.line[0]
-		if m.state(w.workers) != Ready || !m.take(g.opts.Limit, w.tokens) {
+		if m.state(w.workers) != Ready || !m.take(w.tokens) {
 			return
 		}
 		heap.Pop(&m.line)
@@ -123,8 +125,8 @@ func (m *model) held(d time.Duration) {
 }
 
 // patience is how long a client should stay away: until the queue of now will have been served.
-func (m *model) patience(limit int) time.Duration {
-	return patience(m.waiting.Load(), limit, time.Duration(m.hold.Load()))
+func (m *model) patience() time.Duration {
+	return patience(m.waiting.Load(), m.limit, time.Duration(m.hold.Load()))
 }
 
 // Bounds of what clients are asked to wait.

@@ -184,10 +184,11 @@ type Router struct {
 
 // Admission is how requests are let in before they are tokenised.
 type Admission struct {
-	MaxRequests int           // of one model at a time; 0 for no limit
-	MaxQueued   int           // of one model that wait; 0 refuses at once what can't go on
-	MaxWait     time.Duration // of one request
-	Order       string        // of those that wait: "fcfs" or "wspt"
+	MaxRequests   int            // of one model at a time; 0 for no limit
+	MaxRequestsOf map[string]int // the same by model, for those that differ
+	MaxQueued     int            // of one model that wait; 0 refuses at once what can't go on
+	MaxWait       time.Duration  // of one request
+	Order         string         // of those that wait: "fcfs" or "wspt"
 }
 
 // Text is the way from a conversation to tokens.

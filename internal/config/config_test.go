@@ -93,8 +93,25 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestLimitsByName: one list for flags and variables, and a mapping for files.
+func TestLimitsByName(t *testing.T) {
+	want := map[string]int{"org/large": 8, "small": 0}
+	for name, c := range map[string]*config.Config{
+		"flag":     mustLoad(t, []string{"--max-concurrent-requests-of", "org/large=8, small=0"}, nil, ""),
+		"alias":    mustLoad(t, []string{"--model-concurrency=small=0,org/large=8"}, nil, ""),
+		"variable": mustLoad(t, nil, []string{"PORTICO_MAX_CONCURRENT_REQUESTS_OF=small=0,org/large=8"}, ""),
+		"mapping": mustLoad(t, []string{"--config", "test.yaml"}, nil,
+			"max-concurrent-requests-of:\n  org/large: 8\n  small: 0\n"),
+	} {
+		if d := cmp.Diff(want, c.Admission.MaxRequestsOf); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
 func TestAllErrorsAtOnce(t *testing.T) {
-	file := "htp-port: 1\nstrict: maybe\nstrict: true\nrouter-mode: {a: b}\nconfig: other.yaml\n"
+	file := "htp-port: 1\nstrict: maybe\nstrict: true\nrouter-mode: {a: b}\nconfig: other.yaml\n" +
+		"max-concurrent-requests-of: {a: -1}\notel-resource-attributes: {a: {b: c}}\n"
 	tests := []struct {
 		name          string
 		args, environ []string
@@ -126,7 +143,9 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			`test.yaml:3: "strict": given twice`,
 			`test.yaml:4: "router-mode": a plain value is allowed`,
 			`test.yaml:5: "config": a file can't name another`,
+			`test.yaml:7: "otel-resource-attributes": a mapping of plain values is allowed`,
 			`test.yaml:2: strict: "maybe": allowed is true or false (also 1/0, yes/no, on/off)`,
+			`test.yaml:6: max-concurrent-requests-of: "a=-1": allowed is a list name=number,name=number of whole numbers, at least 0, or a mapping in the file`,
 		}},
 		{"no such file", []string{"--config", "none.yaml"}, nil, []string{
 			`--config: "none.yaml": file does not exist`}},

@@ -88,3 +88,40 @@ func (v optionalValue) allowed() string {
 	return fmt.Sprintf("%s from 0 to %v, or None", what, v.max)
 }
 func (v optionalValue) kind() string { return "NUMBER" }
+
+// limitsValue is a list of name=number.
+type limitsValue struct{ p *map[string]int }
+
+// limits binds whole numbers from 0 on by name.
+func limits(p *map[string]int) value { *p = nil; return limitsValue{p} }
+
+// set replaces all numbers at once, as pairs does. Names with commas or equals signs can't be given.
+func (v limitsValue) set(s string) error {
+	named, err := parsePairs(s)
+	if err != nil {
+		return err
+	}
+	m := make(map[string]int, len(named))
+	for name, text := range named {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 0 {
+			return errNotAllowed
+		}
+		m[name] = int(n)
+	}
+	*v.p = m
+	return nil
+}
+
+// String lists the names in order.
+func (v limitsValue) String() string {
+	named := make(map[string]string, len(*v.p))
+	for name, n := range *v.p {
+		named[name] = strconv.Itoa(n)
+	}
+	return formatPairs(named)
+}
+func (v limitsValue) allowed() string {
+	return "a list name=number,name=number of whole numbers, at least 0, or a mapping in the file"
+}
+func (v limitsValue) kind() string { return "NAME=N,NAME=N" }

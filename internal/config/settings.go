@@ -257,6 +257,9 @@ func (t *table) addAdmission(a *Admission) {
 	t.group = "Overload"
 	t.add("max-concurrent-requests", "PORTICO_MAX_CONCURRENT_REQUESTS", integer(&a.MaxRequests, 0, 0, math.MaxInt32),
 		"Requests of one model that are tokenized, sent and answered at a time; 0 for no limit. More than that wait.")
+	t.add("max-concurrent-requests-of", "PORTICO_MAX_CONCURRENT_REQUESTS_OF", limits(&a.MaxRequestsOf),
+		"The same for certain models, by name; 0 lifts the limit. Adapters have names of their own.").
+		alias("model-concurrency")
 	t.add("max-queued-requests", "PORTICO_MAX_QUEUED_REQUESTS", integer(&a.MaxQueued, 1024, 0, math.MaxInt32),
 		"Requests of one model that may wait for their turn; the others are refused with --http-overload-status-code and "+
 			"Retry-After. 0 lets none wait.")

@@ -64,7 +64,11 @@ func (c *Config) readMapping(name string, root *yaml.Node) (assignments []assign
 			continue
 		}
 		seen[key.Value] = true
-		text, err := nodeText(node)
+		read := nodeText
+		if s.named() && node.Kind == yaml.MappingNode {
+			read = mappingText
+		}
+		text, err := read(node)
 		if err != nil {
 			problems = append(problems, Problem{Key: at, Value: key.Value, Message: err.Error()})
 			continue
@@ -98,6 +102,29 @@ func nodeText(node *yaml.Node) (string, error) {
 	default:
 		return "", errors.New("a plain value is allowed")
 	}
+}
+
+// named reports whether the setting is a list of names and values, which a file may write as a mapping.
+func (s *Setting) named() bool {
+	switch s.value.(type) {
+	case pairsValue, limitsValue:
+		return true
+	}
+	return false
+}
+
+// mappingText is a mapping of plain values as a list key=value with commas.
+func mappingText(node *yaml.Node) (string, error) {
+	pairs := make(map[string]string, len(node.Content)/2)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
+		text, err := nodeText(node.Content[i+1])
+		if err != nil || key.Kind != yaml.ScalarNode {
+			return "", errors.New("a mapping of plain values is allowed")
+		}
+		pairs[key.Value] = text
+	}
+	return formatPairs(pairs), nil
 }
 
 // position is where in the file something is; line 0 stands for the file as a whole.
