@@ -21,14 +21,24 @@ func (p *Pipeline) constrain(out *Prepared, x *openai.NvExt) error {
 		return nil
 	}
 	if !p.taints.AnyAdmitted(wants, out.Set.Endpoint, out.Set.Serves) {
-		f := fault.New(fault.Unavailable, "No worker of the model has the taints that the request requires")
-		f.Param = "nvext.routing_constraints.required_taints"
-		return f
+		return errTaints("worker")
+	}
+	// Where the workers share the work, both must do; decode workers that read prompts themselves can go without.
+	if pool := out.Set.Prefill(); pool != nil && out.Set.NeedsPrefill() &&
+		!p.taints.AnyAdmitted(wants, pool.Endpoint, pool.Serves) {
+		return errTaints("prefill worker")
 	}
 	return nil
 }
 
-// narrow tells the router what the request wants of its worker.
+// errTaints is the failure of a request whose taints none of some workers has.
+func errTaints(workers string) *fault.Error {
+	f := fault.New(fault.Unavailable, "No %s of the model has the taints that the request requires", workers)
+	f.Param = "nvext.routing_constraints.required_taints"
+	return f
+}
+
+// narrow tells the router what the request wants of its worker, as far as the call's endpoint goes.
 func (p *Pipeline) narrow(call *router.Call, req *Prepared) {
 	wants, endpoint := req.wants, call.Endpoint
 	if wants.IsZero() {

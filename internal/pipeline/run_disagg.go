@@ -106,7 +106,7 @@ func (e *prefillLost) Unwrap() error { return e.err }
 func (p *Pipeline) prefill(ctx context.Context, s *sharing, begin time.Time) (_ router.Stream, lost *prefillLost, err error) {
 	spanned, span := p.tracer.Start(ctx, "prefill", trace.WithSpanKind(trace.SpanKindInternal))
 	defer span.End()
-	leg := newPrefillLeg(spanned, s)
+	leg := p.newPrefillLeg(spanned, s)
 	if err = leg.begin(p, s); err != nil {
 		leg.close()
 		// Those that were tried are excluded by now, and a worker that the client insists on has no stand-in.
@@ -173,8 +173,8 @@ type prefillLeg struct {
 }
 
 // newPrefillLeg describes the request to the router as the prefill worker is to get it: whole, but for one token of
-// answer, which nobody reads.
-func newPrefillLeg(ctx context.Context, s *sharing) *prefillLeg {
+// answer, which nobody reads. What the client wants of its workers it wants of the prefill worker, too.
+func (p *Pipeline) newPrefillLeg(ctx context.Context, s *sharing) *prefillLeg {
 	leg := &prefillLeg{request: *s.call.Request, rank: s.call.Request.Routing.PrefillDPRank}
 	leg.ctx, leg.cancel = context.WithCancel(ctx)
 	q := &leg.request
@@ -184,7 +184,8 @@ func newPrefillLeg(ctx context.Context, s *sharing) *prefillLeg {
 	q.Routing.BackendInstanceID, q.Routing.DPRank = nil, leg.rank
 	call := *s.call
 	leg.call = &call
-	call.Endpoint, call.Serves, call.Pin = s.pool.Endpoint, s.pool.Serves, pin
+	call.Endpoint, call.Serves, call.Factor, call.Pin = s.pool.Endpoint, s.pool.Serves, nil, pin
+	p.narrow(&call, s.req)
 	call.Exclude, call.Request = s.leg.lostPrefill, q
 	call.Failed = func(id uint64, err error) {
 		if fault.KindOf(err) != fault.Overloaded && !errors.Is(err, router.ErrPlaneDown) {

@@ -24,6 +24,7 @@ import (
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/pipeline"
 	"github.com/portico-llm/portico/internal/router/callhome"
+	"github.com/portico-llm/portico/internal/router/constraint"
 	"github.com/portico-llm/portico/internal/router/discovery"
 	"github.com/portico-llm/portico/internal/router/discovery/mem"
 	"github.com/portico-llm/portico/internal/router/dispatch"
@@ -42,8 +43,10 @@ type pools struct {
 	source  *mem.Source
 	catalog *catalog.Catalog
 	metrics *prometheus.Registry
-	rooms   bool // prefill workers have a meeting place
-	alone   bool // decode workers can do without prefill
+	rooms   bool     // prefill workers have a meeting place
+	alone   bool     // decode workers can do without prefill
+	taints  []string // of workers that are added from now on
+	tainted constraint.Index
 }
 
 // part is one worker of a pool.
@@ -129,7 +132,8 @@ func newPoolsFor(t *testing.T, rooms, alone bool, opts dispatch.Options) *pools 
 	opts.Snapshots, opts.Policy, opts.TCP, opts.CallHome, opts.Log = store.Snapshot, choose, plane, home, log
 	d := dispatch.New(opts)
 	srv, err := server.New(server.Options{Catalog: f.catalog, Log: log, Pipeline: pipeline.New(pipeline.Options{
-		Dispatcher: d, Migration: pipeline.Migration{Limit: 3}, Log: log, Registerer: f.metrics})})
+		Dispatcher: d, Migration: pipeline.Migration{Limit: 3}, Taints: &f.tainted, Log: log,
+		Registerer: f.metrics})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +142,7 @@ func newPoolsFor(t *testing.T, rooms, alone bool, opts dispatch.Options) *pools 
 		t.Fatal(err)
 	}
 	f.url = "http://" + ln.Addr().String()
+	t.Cleanup(store.Watch(f.tainted.Follow))
 	f.group.Go("callhome", home.Run)
 	f.group.Go("store", store.Run)
 	f.group.Go("catalog", f.catalog.Run)
@@ -161,6 +166,7 @@ func (f *pools) add(kind string, engine simworker.Engine, plan func(*simworker.R
 	f.t.Helper()
 	card := *testkit.ByteModel("m").Card
 	card.WorkerType, card.Needs = kind, map[string][][]string{"prefill": {{"decode"}}, "decode": {{"prefill"}}}[kind]
+	card.RuntimeConfig.Taints = f.taints
 	if kind == "prefill" {
 		card.ModelType = ""
 	}
