@@ -421,10 +421,11 @@ func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*na
 	if e == nil && a.cfg.Plane.Default == "nats" {
 		a.run("nats connection", func(ctx context.Context) error {
 			// In the background, as one of the parts: the port is open meanwhile, and reports itself as not ready.
+			// Whoever started this process learns of a wrong address by its end, as of Dynamo's.
 			connect, cancel := context.WithTimeout(ctx, n.ConnectTimeout)
 			defer cancel()
-			if err := p.Connect(connect); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("connect to NATS at %s: %w", n.URL, err)
+			if err := p.Await(connect); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("nats-server: no server could be reached within %v: %w", n.ConnectTimeout, err)
 			}
 			<-ctx.Done()
 			return nil

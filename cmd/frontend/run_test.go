@@ -171,6 +171,30 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+// TestNoNATS: where requests go over NATS, a server that can't be reached ends the start within its time.
+func TestNoNATS(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	defer goleak.VerifyNone(t, leaks)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	_ = l.Close() // nobody listens there now
+	cfg, _, err := config.Load([]string{"--discovery-backend", "mem", "--request-plane", "nats", "--http-host", "127.0.0.1",
+		"--http-port", "0", "--nats-server", "nats://name:secret@" + at, "--nats-startup-connect-timeout-seconds", "1"}, nil, os.ReadFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = run(ctx, cfg, slog.New(slog.DiscardHandler), io.Discard)
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "nats-server: no server could be reached within 1s") ||
+		strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v, want an error that names the setting", err)
+	}
+}
+
 // TestBrokenModelFolder: a start that can't succeed ends with an error and leaves nothing running.
 func TestBrokenModelFolder(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()

@@ -292,7 +292,8 @@ func (t *table) addNATS(n *NATS) {
 	t.add("nats-request-timeout-secs", "DYN_NATS_REQUEST_TIMEOUT_SECS",
 		seconds(&n.RequestTimeout, 10*time.Second, 10*time.Millisecond), "How long a worker may need to take a request.")
 	t.add("nats-startup-connect-timeout-seconds", "NATS_STARTUP_CONNECT_TIMEOUT_SECONDS",
-		seconds(&n.ConnectTimeout, 120*time.Second, time.Second), "How long the first connection is tried at start.")
+		seconds(&n.ConnectTimeout, 120*time.Second, time.Second),
+		"With --request-plane nats: how long the first connection is tried at start, before the process gives up.")
 }
 
 // addTCP lists the TCP request plane.

@@ -149,6 +149,37 @@ func (p *Plane) Connect(ctx context.Context) error {
 	return err
 }
 
+// Await connects, unless that has begun, and returns once the server is there. It fails when ctx ends first, with what
+// the last attempt said; the plane goes on trying all the same.
+func (p *Plane) Await(ctx context.Context) error {
+	l, err := p.connected(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		up := p.nextUp()
+		switch {
+		case l.nc.IsConnected():
+			return nil
+		case p.closed.Load():
+			return away(errClosed)
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), l.nc.LastError())
+		}
+	}
+}
+
+// nextUp is closed when the server comes up next. It is taken before the state is looked at: a connect in between closes
+// it.
+func (p *Plane) nextUp() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.up
+}
+
 // Dial makes a further connection to the plane's servers, with its credentials, for whatever else is exchanged there; it
 // is the caller's to close. A server that is away is no error: the connection goes on trying. It blocks for one attempt.
 func (p *Plane) Dial(extra ...natsgo.Option) (*natsgo.Conn, error) {
@@ -277,10 +308,7 @@ func (p *Plane) awaitUp(ctx context.Context, l *link) error {
 	t := time.NewTimer(p.opts.DownWait)
 	defer t.Stop()
 	for {
-		p.mu.Lock()
-		// Taken before the state is looked at: a connect in between closes this channel.
-		up := p.up
-		p.mu.Unlock()
+		up := p.nextUp()
 		switch {
 		case l.nc.IsConnected():
 			return nil

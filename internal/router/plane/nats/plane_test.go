@@ -269,6 +269,26 @@ func TestServerStartsLater(t *testing.T) {
 	}
 }
 
+// TestAwait: the wait for the first connection ends with its context, and with a server that comes meanwhile.
+func TestAwait(t *testing.T) {
+	testkit.NoLeaks(t)
+	s := startServer(t, server.Options{})
+	url, at := s.ClientURL(), port(t, s)
+	stopServer(s)
+	p := newPlane(t, nats.Options{URL: url})
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if err := p.Await(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no server: %v", err)
+	}
+	startServer(t, server.Options{Port: at})
+	ctx, stop = context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	if err := p.Await(ctx); err != nil || !p.Connected() {
+		t.Errorf("a server that came: %v", err)
+	}
+}
+
 func TestAuth(t *testing.T) {
 	testkit.NoLeaks(t)
 	s := startServer(t, server.Options{Username: "user", Password: "user"})
