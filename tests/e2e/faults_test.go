@@ -67,7 +67,7 @@ func TestDisconnect(t *testing.T) {
 	for _, cell := range cells[:2] {
 		t.Run(cell.plane+"/"+cell.backend, func(t *testing.T) {
 			s := newStack(t, cell.plane, cell.backend)
-			port, err := stack.FreeSmallPort()
+			port, err := stack.FreePort()
 			if err != nil {
 				t.Fatal(err)
 			}

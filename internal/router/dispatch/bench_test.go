@@ -31,41 +31,53 @@ func (f *fleet) lean(id uint64, n int) *worker.Instance {
 	rest = worker.AppendFrame(rest, nil, worker.AppendFinal(nil, worker.Msgpack))
 	rest = worker.AppendSignal(rest, worker.SignalSentinel)
 	f.group.Go("lean worker", func(ctx context.Context) error {
-		c, err := ln.Accept()
-		if err != nil {
-			return nil
-		}
-		defer c.Close()
-		defer context.AfterFunc(ctx, func() { c.Close() })()
-		buf, out := make([]byte, 1<<20), []byte(nil)
-		have := 0
+		defer context.AfterFunc(ctx, func() { ln.Close() })()
 		for {
-			n, err := c.Read(buf[have:])
+			c, err := ln.Accept()
 			if err != nil {
 				return nil
 			}
-			have += n
-			size := messageSize(buf[:have])
-			if size == 0 || size > have {
-				continue
-			}
-			c.Write([]byte{0, 0, 0, 0})
-			subject := subjectIn(buf[:have])
-			have = copy(buf, buf[size:have])
-			out = worker.AppendHandshake(out[:0], subject, worker.StreamResponse)
-			out = append(out, rest...)
-			h, err := net.Dial("tcp", home)
-			if err != nil {
+			// The plane opens a further connection where it is behind with reading acceptances.
+			f.group.Go("lean connection", func(ctx context.Context) error {
+				serveLean(ctx, c, home, rest)
 				return nil
-			}
-			h.Write(out)
-			h.Read(out[:1]) // until the frontend closes
-			h.Close()
+			})
 		}
 	})
 	in := instance(id)
 	in.Transport.TCP = ln.Addr().String() + "/" + in.Path()
 	return in
+}
+
+// serveLean accepts each request on a connection, calls home and says the same every time.
+func serveLean(ctx context.Context, c net.Conn, home string, rest []byte) {
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	buf, out := make([]byte, 64<<10), []byte(nil)
+	have := 0
+	for {
+		n, err := c.Read(buf[have:])
+		if err != nil {
+			return
+		}
+		have += n
+		size := messageSize(buf[:have])
+		if size == 0 || size > have {
+			continue
+		}
+		c.Write([]byte{0, 0, 0, 0})
+		subject := subjectIn(buf[:have])
+		have = copy(buf, buf[size:have])
+		out = worker.AppendHandshake(out[:0], subject, worker.StreamResponse)
+		out = append(out, rest...)
+		h, err := net.Dial("tcp", home)
+		if err != nil {
+			return
+		}
+		h.Write(out)
+		h.Read(out[:1]) // until the frontend closes
+		h.Close()
+	}
 }
 
 func messageSize(b []byte) int {

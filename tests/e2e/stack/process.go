@@ -154,21 +154,11 @@ func poll(within time.Duration, done <-chan struct{}, ready func() error, contex
 	}
 }
 
-// FreePort returns a loopback port that nobody listens on now. Somebody may take it before its user does: programs that
-// can choose a port themselves had better do so.
+// FreePort returns a loopback port that nobody listens on now. It is below those that the kernel gives to outgoing
+// connections, so that a server which is away for a while finds it free when it comes back, and small enough for Dynamo,
+// which reads DYN_SYSTEM_PORT as a signed 16-bit number.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// FreeSmallPort returns a free loopback port below 32768: Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number.
-func FreeSmallPort() (int, error) {
-	// Above what other programs like to use, below the ports that outgoing connections get. Drawn at random, since
-	// packages are tested side by side.
+	// Above what other programs like to use. Drawn at random, since packages are tested side by side.
 	const low, high, tries = 20000, 32767, 50
 	for range tries {
 		port := low + rand.IntN(high-low)
