@@ -60,12 +60,8 @@ func appendHeaderFrame(dst []byte, header func([]byte) []byte) []byte {
 // ParseHandshake reads a handshake's header. The subject aliases it where the subject has no escapes.
 func ParseHandshake(header []byte) (subject []byte, streamType string, err error) {
 	r := reader{b: header, codec: JSON}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "subject":
 			// With escapes the string is in the reader's scratch memory, which the next one overwrites.
 			if subject = r.str(); len(r.scratch) > 0 {

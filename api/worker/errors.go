@@ -186,12 +186,8 @@ func (r *reader) workerError() *Error { return r.workerErrorAt(0) }
 func (r *reader) workerErrorAt(depth int) *Error {
 	e := &Error{}
 	var canonical, legacy string
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "class":
 			canonical = r.className()
 		// The older name of class; current workers write both, for readers of either age.
@@ -228,14 +224,11 @@ func (r *reader) className() (name string) {
 	if r.peek() != kindMap {
 		return r.text()
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return name
-		}
-		prefix := string(key) + "."
+	for s := r.openMap(); r.entry(&s); {
+		prefix := string(s.key) + "."
 		name = prefix + r.text()
 	}
+	return name
 }
 
 // normalise settles class, reason and public part. A reason that contradicts the class makes the whole error internal:

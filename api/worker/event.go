@@ -15,12 +15,8 @@ type Event struct {
 func ParseEvent(b []byte, e *Event) error {
 	*e = Event{}
 	r := reader{b: b, codec: Msgpack}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return r.finish()
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "publisher_id":
 			e.Publisher = r.uint64()
 		case "sequence":
@@ -35,6 +31,7 @@ func ParseEvent(b []byte, e *Event) error {
 			r.skip()
 		}
 	}
+	return r.finish()
 }
 
 // payload reads bytes, packed or as an array of numbers: both are what encoders make of them.
@@ -139,12 +136,8 @@ func (r *reader) kvEvents(f func(*KVEvent) error) error {
 // kvEvent reads one event.
 func (r *reader) kvEvent(e *KVEvent) {
 	*e = KVEvent{Blocks: e.Blocks[:0], Hashes: e.Hashes[:0]}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "worker_id":
 			e.Worker.WorkerID = r.uint64()
 		case "storage_tier":
@@ -176,12 +169,8 @@ func tier(r *reader) string {
 
 // kvCacheEvent reads what the worker's cache itself says.
 func (r *reader) kvCacheEvent(e *KVEvent) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "event_id":
 			e.ID = r.uint64()
 		case "dp_rank":
@@ -202,12 +191,8 @@ func (r *reader) kvData(e *KVEvent) {
 		}
 		return
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "stored":
 			e.Kind = KVStored
 			r.kvStored(e)
@@ -225,12 +210,8 @@ func (r *reader) kvData(e *KVEvent) {
 
 // kvStored reads where blocks were stored, and which.
 func (r *reader) kvStored(e *KVEvent) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "parent_hash":
 			if e.HasParent = !r.null(); e.HasParent {
 				e.Parent = r.uint64()
@@ -247,12 +228,8 @@ func (r *reader) kvStored(e *KVEvent) {
 
 // kvBlock reads one stored block.
 func (r *reader) kvBlock() (b KVBlock) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return b
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "block_hash":
 			b.Hash = r.uint64()
 		case "tokens_hash":
@@ -261,16 +238,13 @@ func (r *reader) kvBlock() (b KVBlock) {
 			r.skip()
 		}
 	}
+	return b
 }
 
 // kvRemoved reads which blocks were dropped.
 func (r *reader) kvRemoved(e *KVEvent) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		if string(key) != "block_hashes" {
+	for s := r.openMap(); r.entry(&s); {
+		if string(s.key) != "block_hashes" {
 			r.skip()
 			continue
 		}

@@ -12,12 +12,8 @@ type KVMetrics struct {
 func ParseKVMetrics(payload []byte) (KVMetrics, error) {
 	var k KVMetrics
 	r := reader{b: payload, codec: Msgpack}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return k, r.finish()
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "worker_id":
 			k.Worker.WorkerID = r.uint64()
 		case "dp_rank":
@@ -32,6 +28,7 @@ func ParseKVMetrics(payload []byte) (KVMetrics, error) {
 			r.skip()
 		}
 	}
+	return k, r.finish()
 }
 
 // AppendKVMetrics appends the payload of a report.
@@ -108,24 +105,16 @@ func ReadActiveSequences(payload []byte, f func(*ActiveSequence) error) error {
 	r := reader{b: payload, codec: Msgpack}
 	var single ActiveSequence
 	batch := false
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		if string(key) != "events" {
-			r.sequenceField(string(key), &single)
+	for s := r.openMap(); r.entry(&s); {
+		if string(s.key) != "events" {
+			r.sequenceField(string(s.key), &single)
 			continue
 		}
 		batch = true
 		for e := r.openArray(); r.elem(&e); {
 			var a ActiveSequence
-			for m := r.openMap(); ; {
-				key, ok := r.key(&m)
-				if !ok {
-					break
-				}
-				r.sequenceField(string(key), &a)
+			for m := r.openMap(); r.entry(&m); {
+				r.sequenceField(string(m.key), &a)
 			}
 			if r.err != nil {
 				return r.err
@@ -161,12 +150,8 @@ func (r *reader) sequenceField(key string, a *ActiveSequence) {
 
 // workerRank reads a worker and its rank.
 func (r *reader) workerRank() (w WorkerRank) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return w
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "worker_id":
 			w.WorkerID = r.uint64()
 		case "dp_rank":
@@ -175,6 +160,7 @@ func (r *reader) workerRank() (w WorkerRank) {
 			r.skip()
 		}
 	}
+	return w
 }
 
 // sequenceData reads an enum: a bare name, or a map of one name and its content.
@@ -188,12 +174,8 @@ func (r *reader) sequenceData(a *ActiveSequence) {
 		}
 		return
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		if string(key) == "AddRequest" {
+	for s := r.openMap(); r.entry(&s); {
+		if string(s.key) == "AddRequest" {
 			a.Kind = SequenceAdded
 			r.sequenceAdded(a)
 			continue
@@ -204,12 +186,8 @@ func (r *reader) sequenceData(a *ActiveSequence) {
 
 // sequenceAdded reads what a router says of a request it has placed.
 func (r *reader) sequenceAdded(a *ActiveSequence) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "token_sequence":
 			if a.Counted = !r.null(); !a.Counted {
 				continue
@@ -234,12 +212,8 @@ func (r *reader) prefillHint(a *ActiveSequence) {
 	if r.null() {
 		return
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		if string(key) == "initial_effective_prefill_tokens" {
+	for s := r.openMap(); r.entry(&s); {
+		if string(s.key) == "initial_effective_prefill_tokens" {
 			a.Prefill, a.HasPrefill = r.uint64(), true
 			continue
 		}
@@ -370,12 +344,8 @@ func ReadKVAnswer(codec Codec, body []byte, f func(e *KVEvent, dump bool) error)
 	var a KVAnswer
 	var own error
 	r := reader{b: body, codec: codec}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return a, r.finish()
-		}
-		a.Kind = string(key)
+	for s := r.openMap(); r.entry(&s); {
+		a.Kind = string(s.key)
 		if r.peek() == kindString {
 			a.Message = r.text()
 			continue
@@ -385,16 +355,13 @@ func ReadKVAnswer(codec Codec, body []byte, f func(e *KVEvent, dump bool) error)
 			return a, own
 		}
 	}
+	return a, r.finish()
 }
 
 // kvAnswer reads the content of an answer. It returns f's error; its own sticks.
 func (r *reader) kvAnswer(a *KVAnswer, f func(*KVEvent) error) error {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return nil
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "events":
 			if err := r.kvEvents(f); err != nil {
 				return err
@@ -407,4 +374,5 @@ func (r *reader) kvAnswer(a *KVAnswer, f func(*KVEvent) error) error {
 			r.skip()
 		}
 	}
+	return nil
 }

@@ -34,12 +34,8 @@ func decodeItem(c Codec, body []byte, it *Item, in dress) error {
 	// On the stack: a token costs no more than the memory of what it brings.
 	r := reader{b: body, codec: c}
 	said := false // the frame says anything at all
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "data":
 			switch {
 			case r.null():
@@ -69,12 +65,8 @@ func decodeItem(c Codec, body []byte, it *Item, in dress) error {
 
 // readAnnotated reads the envelope that carries data, an annotation or an error.
 func (it *Item) readAnnotated(r *reader, raw bool) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "data":
 			it.readData(r, raw)
 		case "id":
@@ -119,12 +111,8 @@ func (it *Item) readData(r *reader, raw bool) {
 // without token ids is an error, not an empty output: the worker speaks of something else.
 func (o *Output) read(r *reader) {
 	seen := false
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "token_ids":
 			o.TokenIDs, seen = r.ids(o.TokenIDs), true
 		case "finish_reason":
@@ -138,7 +126,7 @@ func (o *Output) read(r *reader) {
 				o.Text = string(r.str())
 			}
 		default:
-			o.readRare(r, key)
+			o.readRare(r, s.key)
 		}
 	}
 	if !seen && r.err == nil {
@@ -177,17 +165,14 @@ func (o *Output) readRare(r *reader, key []byte) {
 func (o *Output) readFinish(r *reader) {
 	if r.peek() == kindMap {
 		o.FinishReason = FinishError
-		for s := r.openMap(); ; {
-			key, ok := r.key(&s)
-			if !ok {
-				return
-			}
-			if string(key) != "error" {
-				r.failf("unknown finish reason %q", key)
+		for s := r.openMap(); r.entry(&s); {
+			if string(s.key) != "error" {
+				r.failf("unknown finish reason %q", s.key)
 				return
 			}
 			o.FinishError = r.text()
 		}
+		return
 	}
 	if r.null() {
 		o.FinishReason = FinishNone
@@ -274,12 +259,8 @@ func (r *reader) topLogProbs(dst [][]TopLogProb) [][]TopLogProb {
 
 // topLogProb reads one alternative. Its token may be absent: then it is to be decoded from the id.
 func (r *reader) topLogProb() (p TopLogProb) {
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return p
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "rank":
 			if !r.null() {
 				p.Rank = r.uint32()
@@ -298,6 +279,7 @@ func (r *reader) topLogProb() (p TopLogProb) {
 			r.skip()
 		}
 	}
+	return p
 }
 
 // byteList reads bytes as an array of integers or packed.
@@ -322,12 +304,8 @@ func (r *reader) usage() *Usage {
 		return nil
 	}
 	u := &Usage{}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return u
-		}
-		switch string(key) {
+	for s := r.openMap(); r.entry(&s); {
+		switch string(s.key) {
 		case "prompt_tokens":
 			u.PromptTokens = r.tokenCount()
 		case "completion_tokens":
@@ -362,6 +340,7 @@ func (r *reader) usage() *Usage {
 			r.skip()
 		}
 	}
+	return u
 }
 
 // tokenCount reads a count; a null is zero.
@@ -378,12 +357,8 @@ func (r *reader) details(at func(name string) **int) {
 	if r.null() {
 		return
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		place := at(string(key))
+	for s := r.openMap(); r.entry(&s); {
+		place := at(string(s.key))
 		switch {
 		case place == nil:
 			r.skip()

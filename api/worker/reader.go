@@ -53,6 +53,7 @@ type reader struct {
 type seq struct {
 	left  uint64 // msgpack: entries still to come
 	begun bool   // JSON: an entry has been read
+	key   []byte // maps: the current entry's, valid until the next string is read
 }
 
 // failf records an error with the place where it was found. Only the first counts: what follows it is noise. The place
@@ -104,8 +105,8 @@ func (r *reader) null() bool {
 	return true
 }
 
-// openMap enters a map. Its entries are read with key, which also leaves it. After an error there is nothing to enter,
-// and key ends at once.
+// openMap enters a map. Its entries are announced by entry, which also leaves it. After an error there is nothing to
+// enter, and entry ends at once.
 func (r *reader) openMap() (s seq) {
 	if r.peek() != kindMap {
 		r.mismatch("a map")
@@ -143,35 +144,34 @@ func (r *reader) enter() {
 	}
 }
 
-// key reads the next key of a map; ok is false at the map's end. The key is valid until the next string is read. Its
-// value has to be read, or skipped, before the next call.
-func (r *reader) key(s *seq) (key []byte, ok bool) {
+// entry reports whether another entry of a map follows, whose key it leaves in s. Its value has to be read, or skipped,
+// before the next call.
+func (r *reader) entry(s *seq) bool {
 	if r.err != nil {
-		return nil, false
+		return false
 	}
 	if r.codec == JSON {
 		if !r.jsonNext(s, '}') {
-			return nil, false
+			return false
 		}
-		key = r.str()
+		s.key = r.str()
 		r.space()
 		if r.err == nil && (r.i >= len(r.b) || r.b[r.i] != ':') {
 			r.failf("no colon after a key")
 		}
 		r.i++
-		return key, r.err == nil
+		return r.err == nil
 	}
 	if s.left == 0 {
 		r.depth--
-		return nil, false
+		return false
 	}
 	s.left--
-	key = r.mpKey()
-	return key, r.err == nil
+	s.key = r.mpKey()
+	return r.err == nil
 }
 
-// elem reports whether another element of an array follows. The element has to be read, or skipped, before the next
-// call.
+// elem is entry for the elements of an array.
 func (r *reader) elem(s *seq) bool {
 	if r.err != nil {
 		return false
@@ -298,10 +298,7 @@ func (r *reader) skip() {
 			r.skip()
 		}
 	case kindMap:
-		for s := r.openMap(); ; {
-			if _, ok := r.key(&s); !ok {
-				return
-			}
+		for s := r.openMap(); r.entry(&s); {
 			r.skip()
 		}
 	default:

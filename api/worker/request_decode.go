@@ -13,13 +13,9 @@ func DecodeRequest(c Codec, body []byte) (*Request, error) {
 	q := &Request{}
 	// Defaults are Go's zero values: nil for what may be absent.
 	seen := false
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			break
-		}
-		seen = seen || string(key) == "token_ids"
-		if !q.readField(&r, key) && !q.readOptional(&r, key) {
+	for s := r.openMap(); r.entry(&s); {
+		seen = seen || string(s.key) == "token_ids"
+		if !q.readField(&r, s.key) && !q.readOptional(&r, s.key) {
 			r.skip()
 		}
 	}
@@ -112,12 +108,8 @@ func (r *reader) fields(f func(key []byte) bool) {
 	if r.null() {
 		return
 	}
-	for s := r.openMap(); ; {
-		key, ok := r.key(&s)
-		if !ok {
-			return
-		}
-		if !f(key) {
+	for s := r.openMap(); r.entry(&s); {
+		if !f(s.key) {
 			r.skip()
 		}
 	}

@@ -67,12 +67,8 @@ func (r *reader) appendMsgpack(dst []byte) []byte {
 	case kindMap:
 		h := r.reserve(&dst)
 		n := 0
-		for s := r.openMap(); ; n++ {
-			key, ok := r.key(&s)
-			if !ok {
-				break
-			}
-			dst = r.appendMsgpack(appendMsgpackString(dst, key))
+		for s := r.openMap(); r.entry(&s); n++ {
+			dst = r.appendMsgpack(appendMsgpackString(dst, s.key))
 		}
 		return h.fill(dst, n, 0x80, 0xde)
 	default:
@@ -192,15 +188,12 @@ func (r *reader) appendJSONArray(dst []byte) []byte {
 func (r *reader) appendJSONMap(dst []byte) []byte {
 	dst = append(dst, '{')
 	n := 0
-	for s := r.openMap(); ; n++ {
-		key, ok := r.key(&s)
-		if !ok {
-			return append(dst, '}')
-		}
+	for s := r.openMap(); r.entry(&s); n++ {
 		if n > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(appendJSONString(dst, key), ':')
+		dst = append(appendJSONString(dst, s.key), ':')
 		dst = r.appendJSON(dst)
 	}
+	return append(dst, '}')
 }
