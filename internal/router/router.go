@@ -166,10 +166,6 @@ type Dispatcher interface {
 	Dispatch(ctx context.Context, call *Call) (Stream, error)
 }
 
-// ErrPlaneDown is the cause of a delivery's failure that says nothing of the worker: what carries the messages is away
-// itself. The worker isn't to be left aside for it.
-var ErrPlaneDown = errors.New("request plane down")
-
 // ErrStop, returned by the function given to Each, ends the stream in good order: the worker is told to stop
 // generating, and Each returns nil.
 var ErrStop = errors.New("stop generating")
@@ -188,25 +184,5 @@ type Stream interface {
 	// *fault.Error with origin FromTransport when the worker was lost; and the context's error when ctx ended.
 	Each(f func(it *worker.Item, more bool) error) error
 
-	Close() error
-}
-
-// Message is one request on its way to one worker.
-type Message struct {
-	Instance  *worker.Instance
-	RequestID string
-	Envelope  []byte // two-part message: control header and body
-
-	Traceparent string
-	Tracestate  string
-	XRequestID  string
-}
-
-// Plane delivers messages to workers. Safe for concurrent use. Deliver returns nil once the worker has accepted the
-// message, and otherwise a *fault.Error: FromTransport when the worker can't be reached or refuses as unknown,
-// the same with the cause ErrPlaneDown when no worker can be, Overloaded when it is at capacity, TooLarge when the transport can't carry the message. Close waits for what Plane
-// started; Deliver fails after it.
-type Plane interface {
-	Deliver(ctx context.Context, m *Message) error
 	Close() error
 }

@@ -16,7 +16,10 @@ type failing struct {
 	tried int
 }
 
-func (p *failing) Deliver(context.Context, *router.Message) error { p.tried++; return p.err }
+func (p *failing) Start(context.Context, *router.Message, func(error)) (<-chan struct{}, error) {
+	p.tried++
+	return nil, p.err
+}
 
 func (p *failing) Close() error { return nil }
 

@@ -10,13 +10,6 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 )
 
-// starter is a plane that can send a message without waiting until it is accepted. The worker's call says that, too,
-// which saves a request one change of goroutines. done is called exactly once, unless Start returns an error. lost is
-// closed when the worker goes, before or after it has accepted; nil: the plane can't tell.
-type starter interface {
-	Start(ctx context.Context, m *router.Message, done func(error)) (lost <-chan struct{}, err error)
-}
-
 // try sends the call to one instance and waits until it has begun. After an error nothing of it is left: the worker, if
 // it should call, is told to stop. entered is when the request came in.
 func (d *Dispatcher) try(
@@ -61,29 +54,16 @@ func (d *Dispatcher) reach(
 	defer s.in.load.met(&s.home)
 	s.sent = time.Now()
 	d.metrics.queue.Observe(s.sent.Sub(entered).Seconds())
-	if err := d.deliver(ctx, &a.message, s, plane); err != nil {
+	lost, err := plane.Start(ctx, &a.message, s.accepted)
+	if err != nil {
 		return err
 	}
+	s.home.Watch(lost)
 	typed, err := s.home.Await(ctx, d.opts.HandshakeTimeout)
 	// The worker's own word stands above what became of the connection.
 	if typed != nil {
 		return errPrologue(typed)
 	}
-	return err
-}
-
-// deliver sends the message. A failure that comes later ends the wait for the worker. Planes without Start make it wait
-// for the acceptance first.
-func (d *Dispatcher) deliver(ctx context.Context, m *router.Message, s *stream, plane router.Plane) error {
-	// Both of this project's planes can start.
-	p, ok := plane.(starter)
-	if !ok {
-		err := plane.Deliver(ctx, m)
-		d.metrics.send.Observe(time.Since(s.sent).Seconds())
-		return err
-	}
-	lost, err := p.Start(ctx, m, s.accepted)
-	s.home.Watch(lost)
 	return err
 }
 

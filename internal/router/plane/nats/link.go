@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
 )
 
 // shardCount is how many parts the outstanding requests have, each with its own lock. Requests go to them in turn.
@@ -128,10 +128,7 @@ func (l *link) send(msg *natsgo.Msg, done func(error)) error {
 	h.mu.Lock()
 	// Under the lock: a timer that fires at once must find the request.
 	q.timer = time.AfterFunc(timeout, func() {
-		l.settle(n, &fault.Error{
-			Kind: fault.Unavailable, Origin: fault.FromTransport,
-			Message: "The worker did not accept the request within " + timeout.String(),
-		})
+		l.settle(n, router.Unaccepted(timeout))
 	})
 	h.outstanding[n] = q
 	h.mu.Unlock()
@@ -208,20 +205,7 @@ func (l *link) reply(msg *natsgo.Msg) {
 		l.settle(n, fault.Lost(natsgo.ErrNoResponders, "The worker can't be reached"))
 		return
 	}
-	l.settle(n, refusal(string(msg.Data)))
-}
-
-// refusal turns a reply into an error. Workers send nothing to accept; any text is a refusal. One that is full is apart
-// from the rest: it is left alone for a moment, not counted as lost.
-func refusal(text string) error {
-	switch {
-	case text == "":
-		return nil
-	case strings.HasPrefix(text, "Server overloaded:"):
-		e := &fault.Error{Kind: fault.Overloaded, Origin: fault.FromTransport, Message: "The worker is at capacity"}
-		return e.Because(errors.New(text))
-	}
-	return fault.Lost(errors.New(text), "The worker refused the request")
+	l.settle(n, router.Acceptance(string(msg.Data)))
 }
 
 // close ends the link, with its connection if that is its own, and fails what is outstanding. It waits a second at most

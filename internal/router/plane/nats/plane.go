@@ -253,24 +253,8 @@ func away(err error) *fault.Error {
 	return fault.Lost(fmt.Errorf("%w: %w", router.ErrPlaneDown, err), "The message server can't be reached")
 }
 
-// Deliver sends m and waits until the worker has accepted it. When ctx ends first the message stays sent, and its reply
-// is dropped.
-func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
-	answered := make(chan error, 1) // the reply's reader must not wait for us
-	if _, err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
-// before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
-// has returned. ctx bounds the sending only. lost is nil: nothing here tells that a worker has gone.
+// Start implements router.Plane. The message stays sent when nobody waits for its reply any more. Nothing here tells that
+// a worker has gone.
 func (p *Plane) Start(
 	ctx context.Context, m *router.Message, done func(error),
 ) (lost <-chan struct{}, err error) {

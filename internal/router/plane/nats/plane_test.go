@@ -106,7 +106,7 @@ func TestDeliver(t *testing.T) {
 		t.Error("connected before its first use")
 	}
 	envelope := bytes.Repeat([]byte{7}, 100000)
-	if err := p.Deliver(t.Context(), message(envelope)); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(envelope)); err != nil {
 		t.Fatal(err)
 	}
 	m := <-got
@@ -139,7 +139,7 @@ func TestManyAtOnce(t *testing.T) {
 	g := lifecycle.New(t.Context())
 	for i := range 300 {
 		g.Go("client", func(ctx context.Context) error {
-			err := p.Deliver(ctx, message([]byte{byte(i)}))
+			err := testkit.Deliver(ctx, p, message([]byte{byte(i)}))
 			if i%2 == 0 && err != nil || i%2 == 1 && fault.KindOf(err) != fault.Overloaded {
 				t.Errorf("request %d: %v", i, err)
 			}
@@ -167,7 +167,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	lost("no responders", p.Deliver(t.Context(), message(nil)), 90*time.Millisecond, start)
+	lost("no responders", testkit.Deliver(t.Context(), p, message(nil)), 90*time.Millisecond, start)
 
 	var delivered atomic.Int32
 	serve(t, s.ClientURL(), func(m *natsgo.Msg) []byte {
@@ -178,17 +178,17 @@ func TestFailures(t *testing.T) {
 		return nil
 	})
 	start = time.Now()
-	lost("no answer", p.Deliver(t.Context(), message(nil)), time.Second, start)
-	lost("refused", p.Deliver(t.Context(), message([]byte{1})), time.Second, time.Now())
+	lost("no answer", testkit.Deliver(t.Context(), p, message(nil)), time.Second, start)
+	lost("refused", testkit.Deliver(t.Context(), p, message([]byte{1})), time.Second, time.Now())
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer stop()
-	if err := p.Deliver(ctx, message(nil)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := testkit.Deliver(ctx, p, message(nil)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("cancelled: %v", err)
 	}
 
 	before := delivered.Load()
 	for _, size := range []int{100001, 99950} { // the second only together with its headers
-		f := fault.From(p.Deliver(t.Context(), message(make([]byte, size))))
+		f := fault.From(testkit.Deliver(t.Context(), p, message(make([]byte, size))))
 		if f == nil || f.Kind != fault.TooLarge || f.Details["limit"] != int64(100000) ||
 			!strings.Contains(f.Message, "at most 100000 bytes") {
 			t.Errorf("%d bytes: %v", size, f)
@@ -216,7 +216,7 @@ func TestServerAway(t *testing.T) {
 	p := newPlane(t, nats.Options{URL: url, DownWait: 50 * time.Millisecond})
 	g := lifecycle.New(t.Context())
 	g.Go("client", func(ctx context.Context) error {
-		if f := fault.From(p.Deliver(ctx, message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
+		if f := fault.From(testkit.Deliver(ctx, p, message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
 			t.Errorf("outstanding: %v", f)
 		}
 		return nil
@@ -229,7 +229,7 @@ func TestServerAway(t *testing.T) {
 		t.Errorf("outstanding request failed after %v", took)
 	}
 	start = time.Now()
-	if f := fault.From(p.Deliver(t.Context(), message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
+	if f := fault.From(testkit.Deliver(t.Context(), p, message(nil))); f == nil || f.Origin != fault.FromTransport || !errors.Is(f, router.ErrPlaneDown) {
 		t.Errorf("away: %v", f)
 	}
 	if took := time.Since(start); took > time.Second {
@@ -239,7 +239,7 @@ func TestServerAway(t *testing.T) {
 	startServer(t, server.Options{Port: at})
 	deadline := time.Now().Add(5 * time.Second)
 	for {
-		err := p.Deliver(t.Context(), message(nil))
+		err := testkit.Deliver(t.Context(), p, message(nil))
 		if err == nil {
 			break
 		}
@@ -259,12 +259,12 @@ func TestServerStartsLater(t *testing.T) {
 	start := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	if err := p.Deliver(ctx, message(nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Second {
+	if err := testkit.Deliver(ctx, p, message(nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Second {
 		t.Errorf("%v", err)
 	}
 	startServer(t, server.Options{Port: at})
 	serve(t, url, accept)
-	if err := p.Deliver(t.Context(), message(nil)); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(nil)); err != nil {
 		t.Errorf("a server that came within the wait: %v", err)
 	}
 }
@@ -293,16 +293,16 @@ func TestAuth(t *testing.T) {
 	testkit.NoLeaks(t)
 	s := startServer(t, server.Options{Username: "user", Password: "user"})
 	defaults := newPlane(t, nats.Options{URL: s.ClientURL(), DownWait: 50 * time.Millisecond})
-	if err := defaults.Deliver(t.Context(), message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
+	if err := testkit.Deliver(t.Context(), defaults, message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
 		t.Errorf("default user: %v", err)
 	}
 	wrong := newPlane(t, nats.Options{URL: s.ClientURL(), Username: "a", Password: "b", DownWait: 50 * time.Millisecond})
-	if f := fault.From(wrong.Deliver(t.Context(), message(nil))); f == nil || f.Origin != fault.FromTransport || wrong.Connected() {
+	if f := fault.From(testkit.Deliver(t.Context(), wrong, message(nil))); f == nil || f.Origin != fault.FromTransport || wrong.Connected() {
 		t.Errorf("wrong user: %v", f)
 	}
 	s = startServer(t, server.Options{Authorization: "secret"})
 	token := newPlane(t, nats.Options{URL: s.ClientURL(), Token: "secret"})
-	if err := token.Deliver(t.Context(), message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
+	if err := testkit.Deliver(t.Context(), token, message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
 		t.Errorf("token: %v", err)
 	}
 	pair, err := nkeys.CreateUser()
@@ -313,7 +313,7 @@ func TestAuth(t *testing.T) {
 	seed, _ := pair.Seed()
 	s = startServer(t, server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}})
 	signed := newPlane(t, nats.Options{URL: s.ClientURL(), NKeySeed: string(seed)})
-	if err := signed.Deliver(t.Context(), message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
+	if err := testkit.Deliver(t.Context(), signed, message(nil)); !errors.Is(err, natsgo.ErrNoResponders) {
 		t.Errorf("nkey: %v", err)
 	}
 }
@@ -342,7 +342,7 @@ func TestSharedConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Deliver(t.Context(), message(nil)); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(nil)); err != nil {
 		t.Error(err)
 	}
 	if err := p.Close(); err != nil {
@@ -351,7 +351,7 @@ func TestSharedConnection(t *testing.T) {
 	if !nc.IsConnected() {
 		t.Error("the plane closed a connection that isn't its own")
 	}
-	if err := p.Deliver(t.Context(), message(nil)); fault.KindOf(err) != fault.Unavailable {
+	if err := testkit.Deliver(t.Context(), p, message(nil)); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("after close: %v", err)
 	}
 	nc.Close()

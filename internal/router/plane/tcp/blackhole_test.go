@@ -25,7 +25,7 @@ func TestSharedDialFailure(t *testing.T) {
 	began := time.Now()
 	for range 20 {
 		g.Go("deliver", func(ctx context.Context) error {
-			if err := p.Deliver(ctx, m); fault.From(err).Origin != fault.FromTransport {
+			if err := testkit.Deliver(ctx, p, m); fault.From(err).Origin != fault.FromTransport {
 				t.Errorf("%v", err)
 			}
 			return nil
@@ -40,7 +40,7 @@ func TestSharedDialFailure(t *testing.T) {
 	}
 	// The failure is of those who waited: the next one tries.
 	began = time.Now()
-	if err := p.Deliver(t.Context(), m); err == nil || time.Since(began) < limit {
+	if err := testkit.Deliver(t.Context(), p, m); err == nil || time.Since(began) < limit {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }
@@ -56,7 +56,7 @@ func TestCancelBehindWrite(t *testing.T) {
 	g := lifecycle.New(t.Context())
 	g.Go("deliver", func(ctx context.Context) error {
 		defer close(stuck)
-		if err := p.Deliver(ctx, message(s, make([]byte, 24<<20))); err == nil {
+		if err := testkit.Deliver(ctx, p, message(s, make([]byte, 24<<20))); err == nil {
 			t.Error("delivered")
 		}
 		return nil
@@ -64,7 +64,7 @@ func TestCancelBehindWrite(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := p.Deliver(ctx, message(s, nil)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := testkit.Deliver(ctx, p, message(s, nil)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	select {

@@ -8,12 +8,12 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
 )
 
 // conn is one connection. Requests are written under writing; the order of outstanding is the order on the wire.
@@ -280,22 +280,9 @@ func (c *conn) consume(b []byte) (used int, err error) {
 		if !ok {
 			return used, errors.New("answer without a request")
 		}
-		q.done(refusal(text))
+		q.done(router.Acceptance(text))
 	}
 	return used, nil
-}
-
-// refusal turns an answer into an error. Anything but an empty answer is a failure, whether its text is known or not.
-// One that is full is apart from the rest: it is left alone for a moment, not counted as lost.
-func refusal(text string) error {
-	switch {
-	case text == "":
-		return nil
-	case strings.HasPrefix(text, "Server overloaded:"):
-		e := &fault.Error{Kind: fault.Overloaded, Origin: fault.FromTransport, Message: "The worker is at capacity"}
-		return e.Because(errors.New(text))
-	}
-	return fault.Lost(errors.New(text), "The worker refused the request")
 }
 
 // overdue is called when the read deadline has passed. That is moved earlier by requests but never later by answers, so
@@ -310,10 +297,7 @@ func (c *conn) overdue() error {
 		// The oldest request decides: the others were sent later and have more time left.
 		c.wake = c.outstanding[c.head].sent.Add(opts.AckTimeout)
 		if !now.Before(c.wake) {
-			c.err = &fault.Error{
-				Kind: fault.Unavailable, Origin: fault.FromTransport,
-				Message: "The worker did not accept the request within " + opts.AckTimeout.String(),
-			}
+			c.err = router.Unaccepted(opts.AckTimeout)
 			return c.err
 		}
 	} else {

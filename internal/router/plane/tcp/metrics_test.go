@@ -36,14 +36,14 @@ func TestMetrics(t *testing.T) {
 		return []byte{}
 	})
 	p := newPlane(t, tcp.Options{AckTimeout: 50 * time.Millisecond, Registerer: reg})
-	if err := p.Deliver(t.Context(), message(s, make([]byte, 1000))); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(s, make([]byte, 1000))); err != nil {
 		t.Fatal(err)
 	}
 	// An answer is at least its length, of four bytes.
 	if sent, received := value("bytes_sent_total"), value("bytes_received_total"); sent < 1000 || received < 4 {
 		t.Errorf("%v bytes sent, %v received", sent, received)
 	}
-	if err := p.Deliver(t.Context(), message(s, make([]byte, 1000))); err == nil {
+	if err := testkit.Deliver(t.Context(), p, message(s, make([]byte, 1000))); err == nil {
 		t.Error("accepted in silence")
 	}
 	close(silent)

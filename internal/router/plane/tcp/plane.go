@@ -93,28 +93,9 @@ func (p *Plane) Close() error {
 // errClosed is the cause of failures after Close, and of those that Close brings about.
 var errClosed = errors.New("request plane closed")
 
-// Deliver sends m and waits until the worker has accepted it. When ctx ends first the message stays sent: the worker
-// may well take it up, and finds that nobody expects its call.
-func (p *Plane) Deliver(ctx context.Context, m *router.Message) error {
-	answered := make(chan error, 1) // the connection's reader must not wait for us
-	if _, err := p.Start(ctx, m, func(err error) { answered <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// Start sends m and returns. Unless it returns an error it calls done exactly once, from another goroutine and possibly
-// before returning, with nil when the worker has accepted the message or with the failure. m is not used after Start
-// has returned. ctx bounds the sending only.
-//
-// lost is closed when the connection that m went by has broken, by the worker's doing or the network's, and LossGrace
-// has passed. Whoever still waits for the worker to begin with what it accepted need not wait longer: the process has
-// gone, most likely. It is never closed for a connection that this side ends.
+// Start implements router.Plane. lost is closed when the connection that m went by has broken, by the worker's doing or
+// the network's, and LossGrace has passed. Whoever still waits for the worker to begin with what it accepted need not
+// wait longer: the process has gone, most likely. It is never closed for a connection that this side ends.
 func (p *Plane) Start(
 	ctx context.Context, m *router.Message, done func(error),
 ) (lost <-chan struct{}, err error) {

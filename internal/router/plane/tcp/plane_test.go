@@ -153,7 +153,7 @@ func TestDeliver(t *testing.T) {
 	p := newPlane(t, tcp.Options{})
 	for _, size := range []int{10, 60 << 10, 200 << 10, 5 << 20} {
 		envelope := bytes.Repeat([]byte{7}, size)
-		if err := p.Deliver(t.Context(), message(s, envelope)); err != nil {
+		if err := testkit.Deliver(t.Context(), p, message(s, envelope)); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		q := <-s.seen
@@ -186,7 +186,7 @@ func TestManyAtOnce(t *testing.T) {
 	for i := range 400 {
 		g.Go("client", func(ctx context.Context) error {
 			// Answers belong to requests by order alone.
-			err := p.Deliver(ctx, message(s, []byte{byte(i)}))
+			err := testkit.Deliver(ctx, p, message(s, []byte{byte(i)}))
 			if got := err != nil; got != (i%2 == 1) {
 				t.Errorf("request %d: %v", i, err)
 			}
@@ -212,7 +212,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		s := serve(t, loopback(t), func(request) []byte { return []byte(answer) })
 		p := newPlane(t, tcp.Options{})
-		err := p.Deliver(t.Context(), message(s, nil))
+		err := testkit.Deliver(t.Context(), p, message(s, nil))
 		f, ok := errors.AsType[*fault.Error](err)
 		if !ok || f.Kind != want || f.Origin != fault.FromTransport || f.Unwrap().Error() != answer {
 			t.Errorf("%.40q is %v", answer, err)
@@ -229,17 +229,17 @@ func TestUnreachable(t *testing.T) {
 	s := &server{ln: ln}
 	ln.Close()
 	p := newPlane(t, tcp.Options{})
-	if err := p.Deliver(t.Context(), message(s, nil)); fault.From(err).Origin != fault.FromTransport {
+	if err := testkit.Deliver(t.Context(), p, message(s, nil)); fault.From(err).Origin != fault.FromTransport {
 		t.Errorf("%v", err)
 	}
 	bad := message(s, nil)
 	bad.Instance = &worker.Instance{Transport: worker.Transport{TCP: "no-slash"}}
-	if err := p.Deliver(t.Context(), bad); fault.From(err).Origin != fault.FromTransport {
+	if err := testkit.Deliver(t.Context(), p, bad); fault.From(err).Origin != fault.FromTransport {
 		t.Errorf("%v", err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := p.Deliver(ctx, message(s, nil)); !errors.Is(err, context.Canceled) {
+	if err := testkit.Deliver(ctx, p, message(s, nil)); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -248,14 +248,14 @@ func TestTooLarge(t *testing.T) {
 	testkit.NoLeaks(t)
 	s := serve(t, loopback(t), accept)
 	p := newPlane(t, tcp.Options{MaxMessage: 1000})
-	err := p.Deliver(t.Context(), message(s, make([]byte, 1000)))
+	err := testkit.Deliver(t.Context(), p, message(s, make([]byte, 1000)))
 	f := fault.From(err)
 	if f.Kind != fault.TooLarge || !strings.Contains(f.Message, "1000 bytes") || f.Details["limit"] != 1000 {
 		t.Errorf("%v %v", err, f.Details)
 	}
 	m := message(s, nil)
 	m.Tracestate = strings.Repeat("x", 70000)
-	if err := newPlane(t, tcp.Options{}).Deliver(t.Context(), m); fault.KindOf(err) != fault.HeaderTooLarge {
+	if err := testkit.Deliver(t.Context(), newPlane(t, tcp.Options{}), m); fault.KindOf(err) != fault.HeaderTooLarge {
 		t.Errorf("%v", err)
 	}
 	if s.conns.Load() != 0 {
@@ -273,7 +273,7 @@ func TestLostConnection(t *testing.T) {
 	var failed atomic.Int32
 	for range 20 {
 		g.Go("client", func(ctx context.Context) error {
-			if f := fault.From(p.Deliver(ctx, message(silent, nil))); f == nil || f.Origin != fault.FromTransport {
+			if f := fault.From(testkit.Deliver(ctx, p, message(silent, nil))); f == nil || f.Origin != fault.FromTransport {
 				t.Errorf("%v", f)
 			}
 			failed.Add(1)
@@ -288,14 +288,14 @@ func TestLostConnection(t *testing.T) {
 	}
 	silent.hangUp()
 	g.Wait()
-	if err := p.Deliver(t.Context(), message(other, nil)); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(other, nil)); err != nil {
 		t.Error(err)
 	}
 	// The next request to the first makes a new connection.
 	before := silent.conns.Load()
 	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer stop()
-	if err := p.Deliver(ctx, message(silent, nil)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := testkit.Deliver(ctx, p, message(silent, nil)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if silent.conns.Load() != before+1 {
@@ -312,19 +312,19 @@ func TestAckTimeout(t *testing.T) {
 		return []byte{}
 	})
 	p := newPlane(t, tcp.Options{AckTimeout: 100 * time.Millisecond})
-	if err := p.Deliver(t.Context(), message(s, []byte{1})); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(s, []byte{1})); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(150 * time.Millisecond) // the deadline set for the first passes while nothing is outstanding
 	start := time.Now()
-	err := p.Deliver(t.Context(), message(s, []byte{0}))
+	err := testkit.Deliver(t.Context(), p, message(s, []byte{0}))
 	if f := fault.From(err); f.Origin != fault.FromTransport || !strings.Contains(f.Message, "100ms") {
 		t.Errorf("%v", err)
 	}
 	if took := time.Since(start); took < 90*time.Millisecond || took > time.Second {
 		t.Errorf("after %v", took)
 	}
-	if err := p.Deliver(t.Context(), message(s, []byte{1})); err != nil {
+	if err := testkit.Deliver(t.Context(), p, message(s, []byte{1})); err != nil {
 		t.Error(err)
 	}
 }
@@ -334,7 +334,7 @@ func TestIdleConnections(t *testing.T) {
 	s := serve(t, loopback(t), accept)
 	p := newPlane(t, tcp.Options{IdleTimeout: 50 * time.Millisecond})
 	for want := range int32(3) {
-		if err := p.Deliver(t.Context(), message(s, nil)); err != nil {
+		if err := testkit.Deliver(t.Context(), p, message(s, nil)); err != nil {
 			t.Fatal(err)
 		}
 		if n := s.conns.Load(); n != want+1 {
@@ -367,7 +367,7 @@ func TestBadAnswers(t *testing.T) {
 	})
 	p := newPlane(t, tcp.Options{})
 	for _, ok := range []bool{false, false, true} {
-		if err := p.Deliver(t.Context(), message(s, nil)); (err == nil) != ok {
+		if err := testkit.Deliver(t.Context(), p, message(s, nil)); (err == nil) != ok {
 			t.Errorf("%v", err)
 		}
 	}
@@ -383,7 +383,7 @@ func TestClose(t *testing.T) {
 	p := tcp.New(tcp.Options{Log: slog.New(slog.DiscardHandler)})
 	g := lifecycle.New(t.Context())
 	g.Go("client", func(ctx context.Context) error {
-		if err := p.Deliver(ctx, message(s, nil)); fault.KindOf(err) != fault.Unavailable {
+		if err := testkit.Deliver(ctx, p, message(s, nil)); fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("outstanding: %v", err)
 		}
 		return nil
@@ -392,7 +392,7 @@ func TestClose(t *testing.T) {
 	p.Close()
 	p.Close()
 	g.Wait()
-	if err := p.Deliver(t.Context(), message(s, nil)); fault.KindOf(err) != fault.Unavailable {
+	if err := testkit.Deliver(t.Context(), p, message(s, nil)); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("after close: %v", err)
 	}
 }
@@ -420,10 +420,10 @@ func TestTLS(t *testing.T) {
 	s := serve(t, tls.NewListener(loopback(t), &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 	}), accept)
-	if err := newPlane(t, tcp.Options{TLS: &tls.Config{RootCAs: pool}}).Deliver(t.Context(), message(s, make([]byte, 100<<10))); err != nil {
+	if err := testkit.Deliver(t.Context(), newPlane(t, tcp.Options{TLS: &tls.Config{RootCAs: pool}}), message(s, make([]byte, 100<<10))); err != nil {
 		t.Error(err)
 	}
-	if err := newPlane(t, tcp.Options{TLS: &tls.Config{}}).Deliver(t.Context(), message(s, nil)); fault.From(err).Origin != fault.FromTransport {
+	if err := testkit.Deliver(t.Context(), newPlane(t, tcp.Options{TLS: &tls.Config{}}), message(s, nil)); fault.From(err).Origin != fault.FromTransport {
 		t.Errorf("unknown authority: %v", err)
 	}
 }
