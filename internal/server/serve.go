@@ -75,8 +75,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return all },
 		// net/http reports what clients get wrong, port scanners included: nothing for an error log.
-		ErrorLog: slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+		ErrorLog:  slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+		Protocols: new(http.Protocols),
 	}
+	// Proxies may speak HTTP/2 to a service without asking first, as they can to Dynamo's frontend.
+	hs.Protocols.SetHTTP1(true)
+	hs.Protocols.SetUnencryptedHTTP2(true)
 	sse.Install(hs)
 	// Shutdown may come first: the process got its signal while it was starting.
 	s.life.mu.Lock()
