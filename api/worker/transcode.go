@@ -144,7 +144,7 @@ func (r *reader) appendJSON(dst []byte) []byte {
 	case kindString:
 		return appendJSONString(dst, r.str())
 	case kindBytes:
-		return appendJSONBytes(dst, r.bytes())
+		return AppendJSONNumbers(dst, r.bytes())
 	// Timestamps and the like: no worker sends them, and JSON has no form for them.
 	case kindExt:
 		r.mpOpaque()
@@ -159,14 +159,14 @@ func (r *reader) appendJSON(dst []byte) []byte {
 	}
 }
 
-// appendJSONBytes appends packed bytes in the form that workers give them in JSON.
-func appendJSONBytes(dst, b []byte) []byte {
+// AppendJSONNumbers appends token ids, or bytes in the form that workers give them in JSON, as an array of numbers.
+func AppendJSONNumbers[T uint8 | uint32](dst []byte, list []T) []byte {
 	dst = append(dst, '[')
-	for i, c := range b {
+	for i, n := range list {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = strconv.AppendUint(dst, uint64(c), 10)
+		dst = strconv.AppendUint(dst, uint64(n), 10)
 	}
 	return append(dst, ']')
 }

@@ -183,14 +183,7 @@ func (w *writer) ids(ids []uint32) {
 		}
 		return
 	}
-	w.b = append(w.b, '[')
-	for i, id := range ids {
-		if i > 0 {
-			w.b = append(w.b, ',')
-		}
-		w.b = strconv.AppendUint(w.b, uint64(id), 10)
-	}
-	w.b = append(w.b, ']')
+	w.b = AppendJSONNumbers(w.b, ids)
 }
 
 // strs writes an array of strings, which may be empty but is there.

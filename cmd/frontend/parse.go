@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/prepost"
-	"github.com/portico-llm/portico/internal/prepost/chattmpl"
-	"github.com/portico-llm/portico/internal/prepost/modelcard"
 	"github.com/portico-llm/portico/internal/prepost/msgparse"
 )
 
@@ -162,12 +159,7 @@ func answerRequest(ctx context.Context, f *parseFlags) (*prepost.AnswerRequest, 
 
 // askModel takes from a model's template what the flags leave open: the parsers, and how a prompt ends.
 func askModel(ctx context.Context, q *prepost.AnswerRequest, dir string) error {
-	card, err := modelcard.FromFolder(dir, "")
-	if err != nil {
-		return err
-	}
-	log := slog.New(slog.DiscardHandler)
-	files, err := modelcard.Open(ctx, card, modelcard.Options{Log: log})
+	_, files, err := openFiles(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -178,11 +170,9 @@ func askModel(ctx context.Context, q *prepost.AnswerRequest, dir string) error {
 	if q.Prompt != "" || q.ReasoningParser == "" || files.TemplateDefault == "" {
 		return nil
 	}
-	renderer, err := chattmpl.New(chattmpl.Options{
-		Default: files.TemplateDefault, ToolUse: files.TemplateToolUse, SpecialTokens: files.SpecialTokens,
-		Timeout: renderTimeout, Log: log})
+	renderer, err := newRenderer(files)
 	if err != nil {
-		return fmt.Errorf("chat template: %w", err)
+		return err
 	}
 	defer renderer.Close()
 	q.Prompt, err = renderer.Render(ctx, &prepost.ChatInput{

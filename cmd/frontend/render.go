@@ -194,12 +194,9 @@ func renderRequest(ctx context.Context, f *renderFlags) (*rendered, error) {
 	if err := validate.Chat(req, validate.Options{}); err != nil {
 		return nil, err
 	}
-	renderer, err := chattmpl.New(chattmpl.Options{
-		Default: m.files.TemplateDefault, ToolUse: m.files.TemplateToolUse, SpecialTokens: m.files.SpecialTokens,
-		Timeout: renderTimeout, Log: slog.New(slog.DiscardHandler),
-	})
+	renderer, err := newRenderer(m.files)
 	if err != nil {
-		return nil, fmt.Errorf("chat template: %w", err)
+		return nil, err
 	}
 	defer renderer.Close()
 	// The pipeline gives away tokens only; the recorder keeps the text on its way to the tokenizer.
@@ -263,18 +260,36 @@ type localModel struct {
 	pools     *executor.Registry   // one worker is enough here
 }
 
-// openModel reads a model folder and loads its tokenizer, as the server does for a worker's card.
-func openModel(ctx context.Context, dir string) (*localModel, error) {
+// openFiles reads a model folder, as the server does for a worker's card.
+func openFiles(ctx context.Context, dir string) (*worker.Card, *modelcard.Files, error) {
 	card, err := modelcard.FromFolder(dir, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	// The card was made from these very files, so their sums fit.
+	files, err := modelcard.Open(ctx, card, modelcard.Options{Log: slog.New(slog.DiscardHandler)})
+	return card, files, err
+}
+
+// newRenderer compiles a model's chat templates.
+func newRenderer(files *modelcard.Files) (*chattmpl.Renderer, error) {
+	renderer, err := chattmpl.New(chattmpl.Options{
+		Default: files.TemplateDefault, ToolUse: files.TemplateToolUse, SpecialTokens: files.SpecialTokens,
+		Timeout: renderTimeout, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("chat template: %w", err)
+	}
+	return renderer, nil
+}
+
+// openModel reads a model folder and loads its tokenizer.
+func openModel(ctx context.Context, dir string) (*localModel, error) {
+	card, files, err := openFiles(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
-	// The card was made from these very files, so their sums fit.
-	files, err := modelcard.Open(ctx, card, modelcard.Options{Log: log})
-	if err != nil {
-		return nil, err
-	}
 	// Encoding runs on a pool as in the server, so that nothing differs but the number of workers.
 	pools := executor.NewRegistry(executor.Options{Workers: 1, Log: log})
 	options := tokenizer.Options{JSON: files.Tokenizer, Name: card.DisplayName, Registry: pools, Log: log}

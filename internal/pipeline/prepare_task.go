@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/prepost"
@@ -145,7 +146,7 @@ func embedRequest(set *catalog.Set, req *openai.TaskRequest, ids [][]uint32) jso
 		if i > 0 {
 			w.buf = append(w.buf, ',')
 		}
-		w.buf = appendIDs(w.buf, one)
+		w.buf = worker.AppendJSONNumbers(w.buf, one)
 	}
 	w.buf = append(w.buf, ']')
 	w.text("model", req.Model)
@@ -174,16 +175,4 @@ func embedRequest(set *catalog.Set, req *openai.TaskRequest, ids [][]uint32) jso
 func (w *objectWriter) integer(name string, n int64) {
 	w.name(name)
 	w.buf = strconv.AppendInt(w.buf, n, 10)
-}
-
-// appendIDs appends an array of token ids.
-func appendIDs(dst []byte, ids []uint32) []byte {
-	dst = append(dst, '[')
-	for i, id := range ids {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendUint(dst, uint64(id), 10)
-	}
-	return append(dst, ']')
 }

@@ -50,10 +50,7 @@ func (x *Index) Stored(t Tier, w Worker, parent *uint64, blocks []Block) error {
 			x.count.orphans.Add(1)
 		}
 	}
-	if n := x.count.stores.Add(1); n%tickEvery == 0 {
-		x.tick.Add(1)
-	}
-	x.relieve()
+	x.stored()
 	return err
 }
 

@@ -14,19 +14,32 @@ func (x *Index) Hold(w Worker, path []uint64) error {
 	sh.lock()
 	m.path = m.path[:0]
 	added, ok := sh.store(m, 0, 0, path, x.tick.Load())
+	return x.put(m, sh, added, ok)
+}
+
+// put ends the store of a path, of which added blocks are new: it lets go of the shard and the member. ok tells whether
+// there was room.
+func (x *Index) put(m *member, sh *shard, added int, ok bool) error {
 	m.entries.Add(int64(added))
 	x.count.entries.Add(int64(added))
 	x.done(sh)
 	m.mu.Unlock()
+	if !ok {
+		x.count.rejected.Add(1)
+	}
+	x.stored()
+	if !ok {
+		return ErrFull
+	}
+	return nil
+}
+
+// stored counts a store and makes room for the next, without any lock.
+func (x *Index) stored() {
 	if n := x.count.stores.Add(1); n%tickEvery == 0 {
 		x.tick.Add(1)
 	}
 	x.relieve()
-	if !ok {
-		x.count.rejected.Add(1)
-		return ErrFull
-	}
-	return nil
 }
 
 // Trim takes back what Hold noted of a path, but for its first keep blocks, and all that the worker holds below.

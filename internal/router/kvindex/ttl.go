@@ -95,19 +95,7 @@ func (x *Index) Insert(w Worker, local []uint64) error {
 	for _, p := range m.path {
 		sh.ttl.renew(p.at.seg(), m.slot, end, int64(x.opts.TTL)/leaseSlack)
 	}
-	m.entries.Add(int64(added))
-	x.count.entries.Add(int64(added))
-	x.done(sh)
-	m.mu.Unlock()
-	if n := x.count.stores.Add(1); n%tickEvery == 0 {
-		x.tick.Add(1)
-	}
-	x.relieve()
-	if !ok {
-		x.count.rejected.Add(1)
-		return ErrFull
-	}
-	return nil
+	return x.put(m, sh, added, ok)
 }
 
 // Expire forgets the paths whose time is over. Insert does it for the paths that are near; the owner calls Expire now and

@@ -135,7 +135,7 @@ func (x *nvext) appendRouting(dst []byte) []byte {
 		dst = append(dst, "},"...)
 	}
 	if x.fields&FieldCompletionTokenIDs != 0 && len(x.completion) > 0 {
-		dst = append(appendIDs(append(dst, `"completion_token_ids":`...), x.completion), ',')
+		dst = append(worker.AppendJSONNumbers(append(dst, `"completion_token_ids":`...), x.completion), ',')
 	}
 	return dst
 }
@@ -183,10 +183,10 @@ func (x *nvext) engineParts() (promptLogprobs, routedExperts json.RawMessage) {
 // appendFinish appends what is known at the end of a choice.
 func (x *nvext) appendFinish(dst []byte) []byte {
 	if x.fields&FieldTokenIDs != 0 {
-		dst = append(appendIDs(append(dst, `"token_ids":`...), x.tokens), ',')
+		dst = append(worker.AppendJSONNumbers(append(dst, `"token_ids":`...), x.tokens), ',')
 	}
 	if x.fields&FieldPromptTokenIDs != 0 {
-		dst = append(appendIDs(append(dst, `"prompt_token_ids":`...), x.tokens), ',')
+		dst = append(worker.AppendJSONNumbers(append(dst, `"prompt_token_ids":`...), x.tokens), ',')
 	}
 	if x.fields&FieldDetailedFinish != 0 {
 		dst = append(appendString(append(dst, `"detailed_finish_reason":`...), string(x.finish)), ',')

@@ -4,6 +4,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/portico-llm/portico/api/worker"
 )
 
 // hex are the digits of \u escapes.
@@ -100,29 +102,10 @@ func appendLogProb(dst []byte, v float64) []byte {
 	return strconv.AppendFloat(dst, v, 'g', -1, 64)
 }
 
-// appendIDs appends token ids as an array.
-func appendIDs(dst []byte, ids []uint32) []byte {
-	dst = append(dst, '[')
-	for i, id := range ids {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendUint(dst, uint64(id), 10)
-	}
-	return append(dst, ']')
-}
-
 // appendBytes appends the bytes of a token as an array of numbers; a token without text has none.
 func appendBytes[S []byte | string](dst []byte, s S) []byte {
 	if len(s) == 0 {
 		return append(dst, "null"...)
 	}
-	dst = append(dst, '[')
-	for i := range len(s) {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendUint(dst, uint64(s[i]), 10)
-	}
-	return append(dst, ']')
+	return worker.AppendJSONNumbers(dst, []byte(s))
 }

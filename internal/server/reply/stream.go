@@ -56,7 +56,7 @@ func (s *Stream) Start(p *pipeline.Prepared) error {
 	}
 	if s.opts.Notes.TokenIDs && len(p.Requests) > 0 {
 		b = append(b, "event: token_ids\n: \""...) // the value is a string that holds the array
-		b = append(appendIDs(b, p.Requests[0].TokenIDs), "\"\n\n"...)
+		b = append(worker.AppendJSONNumbers(b, p.Requests[0].TokenIDs), "\"\n\n"...)
 	}
 	s.out.SetBuffer(b)
 	return nil
