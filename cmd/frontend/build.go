@@ -376,6 +376,13 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if quarantine == 0 {
 		quarantine = -1 // the option's zero is its default
 	}
+	start, struck := a.cfg.Plane.StartTimeout, a.cfg.Plane.MaxStruck
+	if start == 0 {
+		start = -1 // likewise
+	}
+	if struck == 0 {
+		struck = -1
+	}
 	var d *dispatch.Dispatcher
 	routes.kv, err = a.kvRouter(home, natsPlane, func(ctx context.Context, call *router.Call) (router.Stream, error) {
 		return d.Dispatch(ctx, call)
@@ -388,7 +395,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 		Snapshots: a.store.Snapshot, Policy: choose, Route: sessions.with(routes.of), Busy: a.loads.Checker,
 		NATS: natsPlane, TCP: tcpPlane, CallHome: home,
 		HandshakeTimeout: a.cfg.Plane.HandshakeTimeout, StreamTimeout: a.cfg.HTTP.StreamTimeout,
-		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, Registerer: a.registry, Log: log,
+		QuarantineFor: quarantine, MaxAttempts: a.cfg.Plane.MaxAttempts, StartTimeout: start, MaxStruck: struck, Registerer: a.registry, Log: log,
 	})
 	// Requests that wait for a worker that has gone fail at once.
 	a.follow(func(*router.Snapshot) { d.Refresh() })

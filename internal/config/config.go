@@ -140,7 +140,9 @@ type Plane struct {
 	Default          string        // "tcp" or "nats", where a worker's record leaves it open
 	HandshakeTimeout time.Duration // from delivery until the worker has called back
 	Quarantine       time.Duration // how long a worker that failed is left out; 0 for not at all
+	StartTimeout     time.Duration // for a worker to begin, over all that are tried; 0 for no bound
 	MaxAttempts      int           // workers tried before the first item of an answer
+	MaxStruck        int           // workers in a row that a request may be lost with before any output; 0 for any number
 
 	MigrationLimit     int // how often a request may go on at another worker; 0 for never
 	MigrationMaxSeqLen int // tokens of prompt and answer beyond which it stays where it is; 0 for no bound

@@ -237,6 +237,12 @@ func (t *table) addPlane(c *Config) {
 		seconds(&c.Plane.Quarantine, 5*time.Second, 0), "How long a worker that failed is left out; 0 for not at all.")
 	t.add("max-attempts", "PORTICO_MAX_ATTEMPTS", integer(&c.Plane.MaxAttempts, 3, 1, 100),
 		"How many workers a request is offered to before its answer begins.")
+	t.add("start-timeout", "PORTICO_START_TIMEOUT", seconds(&c.Plane.StartTimeout, time.Minute, 0),
+		"How long a request may wait for a worker to begin, over all workers that it is offered to; 0 for no bound. Never less "+
+			"than --handshake-timeout.")
+	t.add("max-lost-workers", "PORTICO_MAX_LOST_WORKERS", integer(&c.Plane.MaxStruck, 2, 0, 100),
+		"How many workers in a row may be lost, or never begin, with one request before it has any output. Then it is given up "+
+			"rather than tried on a further one, since it may be what takes them down; 0 for any number.")
 	t.add("migration-limit", "DYN_MIGRATION_LIMIT", integer(&c.Plane.MigrationLimit, 3, 0, math.MaxInt32),
 		"How often one request may go on at another worker after its own was lost during the answer; 0 for never.")
 	t.add("migration-max-seq-len", "DYN_MIGRATION_MAX_SEQ_LEN",

@@ -73,6 +73,7 @@ type Error struct {
 	Code    string // machine-readable code such as context_length_exceeded; may be empty
 
 	RetryAfter time.Duration  // when positive, the client is told to come back after this long
+	NoRetry    bool           // asking again would go no better, and clients are told so
 	Details    map[string]any // further public facts, such as the limit that was exceeded; may be nil
 
 	cause error // private: for logs

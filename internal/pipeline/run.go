@@ -160,6 +160,7 @@ func (r *Prepared) release() {
 func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Stream, error) {
 	call := newCall(req, l.prompt)
 	p.narrow(call, req)
+	call.Toll = &l.toll
 	l.move = p.newMove(req, l.prompt, call)
 	stream, err := p.send(ctx, req, l, call, req.media)
 	req.place.Sent()

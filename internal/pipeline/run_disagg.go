@@ -65,6 +65,9 @@ func (p *Pipeline) share(ctx context.Context, s *sharing) (router.Stream, error)
 		}
 		if lost.instance != nil {
 			s.leg.lostPrefill = append(s.leg.lostPrefill, lost.instance.InstanceID)
+			if struck(lost.err) {
+				s.leg.toll.Struck++
+			}
 			p.prefills.count(s.req.Model, prefillLostOutcome)
 			p.log.Warn("prefill worker lost", "request_id", s.req.Meta.RequestID, "worker", lost.instance.Hex(), "error", err)
 			if tries > 0 && s.call.Request.Routing.PrefillWorkerID == nil {

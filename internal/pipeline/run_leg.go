@@ -33,6 +33,8 @@ type leg struct {
 
 	prefilled   *worker.Instance // who has read the prompt for the current worker; nil: itself
 	lostPrefill []uint64         // prefill workers that failed this request
+	toll        router.Toll      // what the request has cost
+	heard       bool             // the current worker has generated something
 
 	span      trace.Span          // of the whole stream
 	wait      trace.Span          // for the first output
@@ -124,6 +126,9 @@ func (l *leg) item(it *worker.Item, more bool) error {
 
 // data handles an item's payload: one output, or one chunk in the client's format.
 func (l *leg) data(it *worker.Item) error {
+	if l.heard = true; l.toll.Struck > 0 {
+		l.toll.Struck = 0 // it isn't the request that takes workers down
+	}
 	if l.items++; l.items == 1 {
 		l.roundtrip.Observe(time.Since(l.began).Seconds())
 		l.arrived()

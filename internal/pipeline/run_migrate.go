@@ -276,7 +276,7 @@ func (m *move) spent() bool {
 // read reads an answer to its end, at as many workers as it takes.
 func (p *Pipeline) read(ctx context.Context, req *Prepared, l *leg, stream router.Stream) error {
 	for {
-		l.instance = stream.Instance()
+		l.instance, l.heard = stream.Instance(), false
 		// All items are handled in here, on this goroutine; a slow sink slows the worker's stream and nobody else.
 		err := stream.Each(l.item)
 		if err == nil {
@@ -314,6 +314,9 @@ func (p *Pipeline) migrate(ctx context.Context, req *Prepared, l *leg, lost erro
 	m, began := l.move, time.Now()
 	// A busy worker that gave a request up is as bad as a lost one: it would only do so again.
 	m.full = m.full && fault.KindOf(lost) == fault.Overloaded
+	if !l.heard && struck(lost) {
+		l.toll.Struck++
+	}
 	who := l.instance
 	if gone, ok := errors.AsType[*prefillLost](lost); ok {
 		who = gone.instance // the decode worker is as good as before
@@ -353,6 +356,8 @@ func (p *Pipeline) migrate(ctx context.Context, req *Prepared, l *leg, lost erro
 func (m *move) abandoned(lost, err error) error {
 	why, others := fault.From(lost), fault.From(err)
 	switch {
+	case errors.Is(err, router.ErrStruck):
+		return others
 	case others.Kind == fault.Overloaded:
 		return others.Because(errors.Join(lost, err)) // tells the client when to come back
 	case m.full:
@@ -361,6 +366,16 @@ func (m *move) abandoned(lost, err error) error {
 	f := fault.New(fault.Unavailable, "%s, and no other worker is left to go on", why.Message)
 	f.Origin = fault.FromTransport
 	return f.Because(errors.Join(lost, err))
+}
+
+// struck reports whether a worker was lost, or silent for too long, in a way that the request itself may have brought
+// about: no word of the worker's own says that it is about to stop.
+func struck(err error) bool {
+	f, ok := errors.AsType[*fault.Error](err)
+	if _, said := errors.AsType[*worker.Error](err); said || !ok {
+		return false
+	}
+	return f.Origin == fault.FromTransport
 }
 
 // isLost reports whether a failure is one of the worker that another worker may not share: a broken connection, a

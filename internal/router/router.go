@@ -11,6 +11,7 @@ package router
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/portico-llm/portico/api/worker"
 )
@@ -116,8 +117,21 @@ type Target struct {
 	Rank     *uint32 // data-parallel rank; nil: the worker's own choice
 }
 
-// Call is one request to be sent to some worker of an endpoint. The Dispatcher doesn't change it and reads it only
-// until Dispatch returns.
+// Toll is what one request has cost, over all its calls. The Dispatcher adds to it; whoever makes the calls adds what
+// becomes of their streams. It belongs to the goroutine that makes them.
+type Toll struct {
+	// Waited is the time spent on waiting for workers to begin.
+	Waited time.Duration
+	// Struck is how many workers in a row were lost, or stayed silent, once they had the request and before any output.
+	// After some, the request is most likely to blame, and no further worker is risked.
+	Struck int
+}
+
+// ErrStruck is the cause of Dispatch's failure when a request has struck too many workers to be tried on another.
+var ErrStruck = errors.New("the request has struck too many workers")
+
+// Call is one request to be sent to some worker of an endpoint. The Dispatcher doesn't change it, but for its Toll, and
+// reads it only until Dispatch returns.
 type Call struct {
 	RequestID string
 	Endpoint  worker.EndpointID
@@ -136,6 +150,8 @@ type Call struct {
 	// Session is what requests have in common that should go to one worker, so that it finds its cache; empty: nothing.
 	Session string
 
+	// Toll is what the request has cost so far; nil: nothing, and nobody wants to know.
+	Toll *Toll
 	// Exclude lists instances that aren't to be tried: they have failed this request before.
 	Exclude []uint64
 	// Failed, unless nil, is told of every instance that was tried in vain and why, before Dispatch returns and on its
@@ -161,7 +177,8 @@ type Call struct {
 //
 // Dispatch picks a worker, delivers the request, and returns once the worker has dialled back and said that it
 // started. ctx covers the whole life of the stream: when it ends, the worker is told to stop and the stream ends. A
-// worker that can't be reached is left aside for a while and another is tried, within a bound. Errors are *fault.Error.
+// worker that can't be reached is left aside for a while and another is tried, within bounds of number, of time and of
+// what the request has cost (Call.Toll). Errors are *fault.Error.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, call *Call) (Stream, error)
 }

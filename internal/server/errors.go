@@ -202,6 +202,10 @@ func (t *errorTable) writeStatus(w http.ResponseWriter, status int, f *fault.Err
 func (t *errorTable) respond(w http.ResponseWriter, a answerTo, f *fault.Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
+	if f.NoRetry {
+		// OpenAI's clients ask again after any status from 500 on, unless told not to.
+		h.Set("X-Should-Retry", "false")
+	}
 	after := f.RetryAfter
 	// Both pass by themselves. Without a word from us clients try again at once, all of them.
 	if after <= 0 && (f.Kind == fault.Overloaded || f.Kind == fault.Unavailable) {

@@ -94,7 +94,11 @@ func (s *Stream) Await(ctx context.Context, timeout time.Duration) (*worker.Erro
 	// From here on the end of ctx reaches the worker, whatever this goroutine is busy with.
 	s.hooked.Add(1)
 	s.unhook = context.AfterFunc(ctx, s.cancel)
-	return s.prologue(timeout)
+	typed, err := s.prologue(timeout)
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Origin == fault.FromTransport {
+		err = f.Because(errors.Join(ErrBroken, f.Unwrap()))
+	}
+	return typed, err
 }
 
 // meet waits for the worker's connection. A failure leaves what may still arrive to Close.
@@ -116,7 +120,7 @@ func (s *Stream) meet(ctx context.Context, timeout time.Duration) (arrival, erro
 	case a := <-s.arrived:
 		return a, a.err
 	default:
-		return arrival{}, fault.Lost(errors.New("request connection broken"), "The worker was lost before it began to answer")
+		return arrival{}, fault.Lost(ErrBroken, "The worker was lost before it began to answer")
 	}
 }
 
@@ -125,6 +129,10 @@ func (s *Stream) take(a arrival) { s.conn, s.raw, s.in = a.conn, a.raw, a.in }
 
 // ErrSilent is the cause of Await's failure when the time has passed.
 var ErrSilent = errors.New("worker silent")
+
+// ErrBroken is the cause of Await's failure when the worker was lost after it had the request: its request connection
+// broke, or its own did before it began.
+var ErrBroken = errors.New("connection broken")
 
 // errSilent is the failure of a worker that accepted a request and never began. The worker may have gone without anything
 // that tells, or it may be the request: workers drop bodies that they can't read without a word. So the worker isn't

@@ -52,6 +52,12 @@ type Options struct {
 	OverloadedFor time.Duration
 	// MaxAttempts bounds how many instances one request is tried on; 3 when zero.
 	MaxAttempts int
+	// StartTimeout bounds the wait for a worker to begin over all tries of a request, those of earlier calls included
+	// (router.Toll). One minute when zero, negative for no bound; never less than HandshakeTimeout.
+	StartTimeout time.Duration
+	// MaxStruck is how many workers in a row a request may strike, as router.Toll has it; 2 when zero, negative for any
+	// number.
+	MaxStruck int
 
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
@@ -87,6 +93,15 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxAttempts <= 0 {
 		o.MaxAttempts = 3
+	}
+	if o.StartTimeout == 0 {
+		o.StartTimeout = time.Minute
+	}
+	if o.StartTimeout > 0 {
+		o.StartTimeout = max(o.StartTimeout, o.HandshakeTimeout)
+	}
+	if o.MaxStruck == 0 {
+		o.MaxStruck = 2
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -133,6 +148,8 @@ type attempt struct {
 	states     []*instance   // of candidates
 	chosen     router.Choice // of the try at hand
 	tried      []*instance   // in the order of the tries
+	toll       router.Toll   // of calls that have none
+	until      time.Time     // when the last try is to have begun; zero: any time
 }
 
 // attempts keeps the memory of requests that have ended.
@@ -179,10 +196,22 @@ func (d *Dispatcher) left() {
 }
 
 // dispatch tries one instance after another until one begins. It gives up when the failure is the request's own, when
-// ctx has ended, when the client insists on one worker, or after MaxAttempts; the last failure is the outcome.
+// ctx has ended, when the client insists on one worker, after MaxAttempts, or when the request has cost too much; the last
+// failure is the outcome.
 func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt, entered time.Time) (*stream, error) {
+	toll := call.Toll
+	if toll == nil {
+		toll = &a.toll
+	}
+	if d.opts.StartTimeout > 0 {
+		a.until = entered.Add(d.opts.StartTimeout - toll.Waited)
+	}
+	defer func() { toll.Waited += time.Since(entered) }()
 	var last error
 	for len(a.tried) < d.opts.MaxAttempts {
+		if err := d.spent(toll, a, last); err != nil {
+			return nil, err
+		}
 		in, err := d.pick(ctx, call, a)
 		if err != nil {
 			// What the instances tried said tells more than that there are no others.
@@ -200,6 +229,9 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if strikes(err) {
+			toll.Struck++
+		}
 		// The caller is told of every try, so that it can exclude the instance when the request comes again.
 		if call.Failed != nil {
 			call.Failed(in.record.InstanceID, err)
@@ -212,6 +244,46 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 			"request_id", call.RequestID, "worker", in.record.Hex(), "error", err)
 	}
 	return nil, last
+}
+
+// strikes reports whether a try's failure is one that the request may have brought about: the worker had it and was lost,
+// or never said a word.
+func strikes(err error) bool {
+	return errors.Is(err, callhome.ErrBroken) || errors.Is(err, callhome.ErrSilent)
+}
+
+// spent is why a request isn't tried on a further worker; last is the failure of the try before, if there was one.
+func (d *Dispatcher) spent(toll *router.Toll, a *attempt, last error) error {
+	switch {
+	case d.opts.MaxStruck > 0 && toll.Struck >= d.opts.MaxStruck:
+		d.metrics.struck.Inc()
+		return errStruck(toll.Struck, last)
+	case !a.until.IsZero() && time.Until(a.until) <= 0:
+		if last != nil && !errors.Is(last, callhome.ErrSilent) {
+			return last
+		}
+		return fault.New(fault.Timeout, "No worker began to answer within %v", d.opts.StartTimeout).Because(last)
+	}
+	return nil
+}
+
+// errStruck is the failure of a request that has struck too many workers. Asking again would only cost more of them.
+func errStruck(workers int, last error) *fault.Error {
+	f := fault.New(fault.Internal, "The request was given up: the last %d workers that had it were lost, or never began "+
+		"to answer", workers)
+	if errors.Is(last, callhome.ErrSilent) {
+		f.Kind = fault.Timeout
+	}
+	f.NoRetry = true
+	return f.WithCode("request_given_up").Because(errors.Join(router.ErrStruck, last))
+}
+
+// patience is how long the next try may wait for its worker to begin.
+func (d *Dispatcher) patience(a *attempt) time.Duration {
+	if a.until.IsZero() {
+		return d.opts.HandshakeTimeout
+	}
+	return min(d.opts.HandshakeTimeout, max(time.Until(a.until), time.Millisecond))
 }
 
 // blame leaves in aside if err says that it was lost or is full, and reports whether another may be tried: also when

@@ -11,6 +11,7 @@ type metrics struct {
 
 	retries     prometheus.Counter
 	quarantines prometheus.Counter
+	struck      prometheus.Counter
 }
 
 // newMetrics registers the metrics with reg, if there is one. Names and buckets of the first four are Dynamo's, so that
@@ -41,9 +42,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		quarantines: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "portico_dispatch_quarantines_total", Help: "Times that a lost worker was left aside",
 		}),
+		struck: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "portico_dispatch_given_up_total",
+			Help: "Requests given up because several workers in a row were lost, or stayed silent, with them",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.inFlight, m.queue, m.send, m.roundtrip, m.retries, m.quarantines)
+		reg.MustRegister(m.inFlight, m.queue, m.send, m.roundtrip, m.retries, m.quarantines, m.struck)
 	}
 	return m
 }

@@ -59,7 +59,7 @@ func (d *Dispatcher) reach(
 		return err
 	}
 	s.home.Watch(lost)
-	typed, err := s.home.Await(ctx, d.opts.HandshakeTimeout)
+	typed, err := s.home.Await(ctx, d.patience(a))
 	// The worker's own word stands above what became of the connection.
 	if typed != nil {
 		return errPrologue(typed)
