@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,7 +64,6 @@ func startEmbedded(t *testing.T, args ...string) *started {
 		}
 		stopped = true
 		cancel()
-		http.DefaultClient.CloseIdleConnections()
 		select {
 		case err := <-done:
 			return err
@@ -83,12 +81,11 @@ func startEmbedded(t *testing.T, args ...string) *started {
 
 func chat(t *testing.T, url, body string) (int, string) {
 	t.Helper()
-	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := testkit.Client(t).Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	testkit.LintResponse(t, resp)
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -132,13 +129,12 @@ func TestEmbedded(t *testing.T) {
 // TestRunningStreamFinishesOnStop: a stream that is running when the stop comes ends properly, and run returns nil.
 func TestRunningStreamFinishesOnStop(t *testing.T) {
 	s := startEmbedded(t)
-	resp, err := http.Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader(
+	resp, err := testkit.Client(t).Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader(
 		`{"model":"smollm2-135m-instruct","stream":true,"max_tokens":100,"ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	testkit.LintResponse(t, resp)
 	events := bufio.NewReader(resp.Body)
 	if _, err := events.ReadString('\n'); err != nil {
 		t.Fatal(err)

@@ -112,7 +112,7 @@ func newPoolsFor(t *testing.T, rooms, alone bool, opts dispatch.Options) *pools 
 	log := slog.New(slog.DiscardHandler)
 	f := &pools{t: t, source: mem.New(), group: lifecycle.New(context.Background()), rooms: rooms, alone: alone,
 		metrics: prometheus.NewRegistry()}
-	f.client = &http.Client{Transport: &http.Transport{}}
+	f.client = testkit.Client(t)
 	store := discovery.NewStore(f.source, discovery.Options{Log: log})
 	f.catalog = catalog.New(catalog.Options{Store: store, Log: log,
 		Sum: func(c *worker.Card) string { return c.DisplayName + c.WorkerType },

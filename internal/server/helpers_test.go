@@ -55,7 +55,7 @@ func start(tb testing.TB, d router.Dispatcher, change func(*server.Options)) *st
 	}
 	s := &stack{
 		Server: srv, URL: "http://" + ln.Addr().String(), Registry: reg,
-		Client: &http.Client{Transport: testkit.LintTransport{RoundTripper: &http.Transport{}, TB: tb}},
+		Client: testkit.Client(tb),
 		served: make(chan error, 1),
 	}
 	go func() { s.served <- srv.Serve(context.Background(), ln) }()

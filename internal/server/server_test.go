@@ -371,11 +371,10 @@ func TestBurstIsOneWrite(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(context.Background(), counting) }()
 	defer func() { _ = srv.Shutdown(context.Background()); <-done }()
-	res, err := http.Post("http://"+ln.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(chatStream))
+	res, err := testkit.Client(t).Post("http://"+ln.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(chatStream))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer http.DefaultClient.CloseIdleConnections()
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {

@@ -65,6 +65,8 @@ type LintOptions struct {
 	Chat            bool // otherwise completions
 	Usage           bool // include_usage
 	ContinuousUsage bool // usage in every chunk
+	Choices         int  // how many may come; 0: any number
+	Unfinished      bool // the reader left, or was left: there is no end to check
 }
 
 // Lint checks that a stream keeps OpenAI's rules: ids that don't change, one role and one finish reason for each
@@ -90,6 +92,9 @@ func Lint(body []byte, opts LintOptions) error {
 		if err := l.chunk(e.Data); err != nil {
 			return fmt.Errorf("event %d: %w: %q", i, err, e.Data)
 		}
+	}
+	if opts.Unfinished {
+		return nil
 	}
 	return l.end()
 }
@@ -179,6 +184,9 @@ func (l *linter) choice(c *Chunk, i int) error {
 		st = &lintChoice{}
 		l.choices[ch.Index] = st
 	}
+	if l.opts.Choices > 0 && (ch.Index < 0 || ch.Index >= l.opts.Choices) {
+		return fmt.Errorf("choice %d of %d", ch.Index, l.opts.Choices)
+	}
 	if st.finish > 0 {
 		return fmt.Errorf("choice %d goes on after its finish reason", ch.Index)
 	}
@@ -214,6 +222,9 @@ func (l *linter) end() error {
 	}
 	if l.opts.Usage != (l.usage == 1) {
 		return fmt.Errorf("%d usage chunks", l.usage)
+	}
+	if l.opts.Choices > 0 && len(l.choices) == 0 {
+		return fmt.Errorf("no choice")
 	}
 	// As many choices as there are indices from 0 on: a gap is a choice that never came.
 	for i := range len(l.choices) {

@@ -53,7 +53,10 @@ type messageLint struct {
 // LintMessages checks a stream of Anthropic's events against the rules that its clients rely on: one message_start, and
 // it is first; blocks one after the other with dense indices, each begun, filled with its own kind of delta and
 // stopped; then message_delta and message_stop, or an error and nothing more.
-func LintMessages(body []byte) error {
+func LintMessages(body []byte) error { return lintMessages(body, true) }
+
+// lintMessages checks a whole stream, or the beginning of one.
+func lintMessages(body []byte, whole bool) error {
 	events, err := Events(body)
 	if err != nil {
 		return err
@@ -74,7 +77,7 @@ func LintMessages(body []byte) error {
 			return fmt.Errorf("%w: %s", err, e.Data)
 		}
 	}
-	if !l.ended {
+	if whole && !l.ended {
 		return fmt.Errorf("the stream ends without message_stop or error")
 	}
 	return nil

@@ -57,7 +57,10 @@ var growing = map[string]string{
 // LintResponses checks that a stream keeps the rules of OpenAI's Responses interface: numbers without gaps, one item at
 // a time, each with what begins and what ends it, texts that are the sum of their pieces, one last response that is the
 // sum of the items, and [DONE] once, at the end.
-func LintResponses(body []byte) error {
+func LintResponses(body []byte) error { return lintResponses(body, true) }
+
+// lintResponses checks a whole stream, or the beginning of one.
+func lintResponses(body []byte, whole bool) error {
 	events, err := Events(body)
 	if err != nil {
 		return err
@@ -79,12 +82,46 @@ func LintResponses(body []byte) error {
 		}
 	}
 	switch {
+	case !whole:
+		return nil
 	case !done:
 		return fmt.Errorf("no end mark")
 	case l.state != "completed" && l.state != "incomplete" && l.state != "failed":
 		return fmt.Errorf("the response has not ended: %s", l.state)
 	case l.state == "failed" && !l.error:
 		return fmt.Errorf("no error event follows the failure")
+	}
+	return nil
+}
+
+// lintRest checks the end of a stream that is told again from a number on: numbers without gaps, and after the last
+// response nothing but [DONE]. What the items were before isn't known here.
+func lintRest(body []byte, next int, whole bool) error {
+	events, err := Events(body)
+	if err != nil {
+		return err
+	}
+	over, done := false, false
+	for i, e := range events {
+		if e.Data == "" && e.Name == "" {
+			continue // a comment
+		}
+		if e.Data == "[DONE]" && !done {
+			done = true
+			continue
+		}
+		var v responseEvent
+		if err := json.Unmarshal([]byte(e.Data), &v); err != nil {
+			return fmt.Errorf("event %d: no JSON: %w: %q", i, err, e.Data)
+		}
+		if done || over && v.Type != "error" || v.Type != e.Name || v.Number == nil || *v.Number != next {
+			return fmt.Errorf("event %d: number %d was expected: %q", i, next, e.Data)
+		}
+		over = over || v.Response != nil && v.Type != "response.created" && v.Type != "response.in_progress"
+		next++
+	}
+	if whole && !done {
+		return fmt.Errorf("no end mark")
 	}
 	return nil
 }

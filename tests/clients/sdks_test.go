@@ -324,7 +324,7 @@ func TestKeptBodies(t *testing.T) {
 				if q.Temperature == 17 || q.Model == "none" || q.Model == "broken" || q.Model == "slow" {
 					continue
 				}
-				res, err := http.Post("http://"+s.address+b.Path, "application/json", bytes.NewReader(b.Body))
+				res, err := testkit.Client(t).Post("http://"+s.address+b.Path, "application/json", bytes.NewReader(b.Body))
 				if err != nil {
 					t.Fatal(err)
 				}

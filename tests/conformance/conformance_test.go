@@ -87,8 +87,8 @@ func play(t *testing.T, a *archive) {
 	srv, address := serve(t, d, a.settings("server"))
 	client := a.settings("client")
 	c := send(t, address, a.text("request"))
-	method, _, _ := strings.Cut(a.text("request"), " ")
-	compare(t, a, "response", receive(t, c, method, client["leaves"], client["stops"], func() {
+	request := askedBy(a)
+	compare(t, a, "response", receive(t, c, request, client["leaves"], client["stops"], func() {
 		ctx, cancel := context.WithTimeout(context.Background(), duration(t, client["grace"]))
 		defer cancel()
 		_ = srv.Shutdown(ctx) // that the grace period was too short is what some transcripts are about
@@ -263,16 +263,31 @@ func send(t *testing.T, address, request string) net.Conn {
 	return c
 }
 
+// request is what a transcript asks for.
+type request struct {
+	method string
+	testkit.Asked
+}
+
+// askedBy reads it.
+func askedBy(a *archive) request {
+	head, body, _ := strings.Cut(a.text("request"), "\n\n")
+	line, _, _ := strings.Cut(head, "\n")
+	method, path, _ := strings.Cut(line, " ")
+	return request{method, testkit.Asked{Path: path, Body: []byte(body), Usage: a.settings("server")["usage"] == "forced"}}
+}
+
 // receive reads an answer, as far as the client stays for it, and closes the connection. stop is called beside it when
 // the text stopAt has come. It reads byte by byte, to stop exactly there.
-func receive(t *testing.T, c net.Conn, method, leaveAt, stopAt string, stop func()) string {
+func receive(t *testing.T, c net.Conn, asked request, leaveAt, stopAt string, stop func()) string {
 	t.Helper()
 	defer c.Close()
-	res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+	res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: asked.method})
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.LintResponse(t, res)
+	testkit.LintResponse(t, asked.Asked, res)
+	defer func() { _ = res.Body.Close() }()
 	var body strings.Builder
 	var stopping sync.WaitGroup
 	defer stopping.Wait()

@@ -20,7 +20,7 @@ func startPools(t *testing.T, plane, backend string, rooms bool) (d *deployment,
 	d = &deployment{Stack: s}
 	prefill, decode = d.startPrefill(t, rooms), startMocker(t, s, "--disaggregation-mode", "decode", "--block-size", "16")
 	d.frontend = startFrontend(t, s)
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	d.waitModel(t, model, true, waitWorker)
 	d.waitServed(t)
 	return d, prefill, decode
@@ -117,7 +117,7 @@ func TestDisaggregatedByCaches(t *testing.T) {
 			d.startPrefill(t, rooms)
 			startMocker(t, s, "--disaggregation-mode", "decode", "--block-size", "16")
 			d.frontend = startFrontend(t, s, "DYN_ROUTER_MODE=kv")
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, model, true, waitWorker)
 			d.waitServed(t)
 			eventually(t, waitWorker, func() error {
@@ -200,7 +200,7 @@ func TestPrefillWorkerKilledWhileItReads(t *testing.T) {
 			slow := d.startPrefill(t, false, "--speedup-ratio", "0.01") // seconds for a prompt
 			startMocker(t, s, "--disaggregation-mode", "decode", "--block-size", "16")
 			d.frontend = startFrontend(t, s)
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, model, true, waitWorker)
 			request := with(with(chat(model, strings.Repeat("A long prompt. ", 50), 20), "stream", true),
 				"stream_options", object{"include_usage": true})

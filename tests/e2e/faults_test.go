@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/internal/testkit"
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
@@ -39,7 +40,7 @@ func (d *deployment) openStream(t *testing.T, ctx context.Context, request objec
 // workerMetrics reads a worker's counters from its own HTTP port.
 func workerMetrics(t *testing.T, port int, name, labels string) int {
 	t.Helper()
-	res, err := http.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/metrics")
+	res, err := testkit.Client(t).Get("http://127.0.0.1:" + strconv.Itoa(port) + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func TestDisconnect(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, model, true, time.Minute)
 			const labels = `dynamo_endpoint="generate"`
 			cancelled := func() int { return workerMetrics(t, port, "dynamo_component_cancellation_total", labels) }
@@ -272,7 +273,7 @@ func TestEtcdOutage(t *testing.T) {
 	t.Cleanup(s.Close)
 	mocker := startMocker(t, s)
 	d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	d.waitModel(t, model, true, time.Minute)
 	d.Etcd.Stop()
 	for away := time.Now(); time.Since(away) < outage(t); time.Sleep(500 * time.Millisecond) {
@@ -330,7 +331,7 @@ func TestLostBeforeItCalls(t *testing.T) {
 				env = []string{"PORTICO_HANDSHAKE_TIMEOUT=1"}
 			}
 			d := &deployment{Stack: s, frontend: startFrontend(t, s, env...)}
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitWorkers(t, 2)
 			began := time.Now()
 			var wg sync.WaitGroup

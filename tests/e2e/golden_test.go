@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, "smollm2", true, time.Minute)
 			for _, file := range files {
 				t.Run(filepath.Base(file), func(t *testing.T) { checkGolden(t, d.client, file) })

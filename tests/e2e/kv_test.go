@@ -56,7 +56,7 @@ func kvFrontend(t *testing.T, s *stack.Stack, kind string, n int, env ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{Stack: s, frontend: f, client: newClient(f.URL)}
+	d := &deployment{Stack: s, frontend: f, client: newClient(t, f.URL)}
 	if kind == stack.Portico {
 		d.waitWorkers(t, n)
 		eventually(t, waitWorker, func() error {

@@ -97,7 +97,7 @@ func deploy(t *testing.T, plane, backend string) (*deployment, *stack.Process) {
 	s := newStack(t, plane, backend)
 	mocker := startMocker(t, s)
 	d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	d.waitModel(t, model, true, time.Minute)
 	return d, mocker
 }

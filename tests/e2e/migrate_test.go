@@ -26,7 +26,7 @@ func TestWorkerKilledAmongTwo(t *testing.T) {
 			doomed := startMocker(t, s)
 			startMocker(t, s)
 			d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitWorkers(t, 2)
 
 			request := with(with(chat(model, "Tell me a long story.", tokens), "stream", true),
@@ -74,7 +74,7 @@ func TestModelMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	d.waitModel(t, "smollm2", true, waitWorker)
 	request := with(with(with(chat("smollm2", "Tell me a story in French about a café.", 120), "temperature", 0),
 		"stream", true), "stream_options", object{"include_usage": true})

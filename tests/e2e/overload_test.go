@@ -27,7 +27,7 @@ func TestOverloadedWorkers(t *testing.T) {
 				env = append(env, "NATS_SERVER="+s.NATS.URL())
 			}
 			d := &deployment{Stack: s, frontend: startFrontend(t, s, env...)}
-			d.client = newClient(d.frontend.URL)
+			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, model, true, time.Minute)
 			set := func(share float64) {
 				t.Helper()
@@ -79,7 +79,7 @@ func TestSessionAffinity(t *testing.T) {
 		startMocker(t, s)
 	}
 	d := &deployment{Stack: s, frontend: startFrontend(t, s, "DYN_ROUTER_SESSION_AFFINITY_TTL_SECS=60")}
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	d.waitModel(t, model, true, time.Minute)
 	eventually(t, time.Minute, func() error {
 		if n := d.known(t, "backend"); n != 3 {
@@ -122,11 +122,10 @@ func asSession(t *testing.T, url, session string, body object) []byte {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Dynamo-Session-Id", session)
-	res, err := http.DefaultClient.Do(req)
+	res, err := testkit.Client(t).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.LintResponse(t, res)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {

@@ -71,7 +71,7 @@ func deploySimulated(t *testing.T, plane string) *deployment {
 	t.Helper()
 	s := newStack(t, plane, stack.BackendFile)
 	d := &deployment{Stack: s, frontend: startFrontend(t, s)}
-	d.client = newClient(d.frontend.URL)
+	d.client = newClient(t, d.frontend.URL)
 	return d
 }
 

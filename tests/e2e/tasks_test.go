@@ -28,7 +28,7 @@ func deployTasks(t *testing.T, plane, backend string, only string) *client {
 	for _, name := range models {
 		d.waitModel(t, name, true, time.Minute)
 	}
-	return newClient(d.frontend.URL)
+	return newClient(t, d.frontend.URL)
 }
 
 // TestTasks asks a real Dynamo worker for everything that isn't text.

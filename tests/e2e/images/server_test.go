@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/internal/testkit"
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
@@ -107,8 +108,8 @@ func ask(t *testing.T, f *stack.Frontend, urls ...string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := http.Client{Timeout: 60 * time.Second}
-	defer c.CloseIdleConnections()
+	c := testkit.Client(t)
+	c.Timeout = 60 * time.Second
 	res, err := c.Post(f.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +131,8 @@ func ask(t *testing.T, f *stack.Frontend, urls ...string) (int, string) {
 // metric returns the value of a series.
 func metric(t *testing.T, f *stack.Frontend, series string) string {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second}
-	defer c.CloseIdleConnections()
+	c := testkit.Client(t)
+	c.Timeout = 5 * time.Second
 	res, err := c.Get(f.URL + "/metrics")
 	if err != nil {
 		t.Fatal(err)

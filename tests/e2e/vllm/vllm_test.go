@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/portico-llm/portico/internal/multimodal/nixl"
+	"github.com/portico-llm/portico/internal/testkit"
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
@@ -61,7 +62,8 @@ func ask(t *testing.T, f *stack.Frontend, images ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := http.Client{Timeout: 3 * time.Minute} // the first image takes the worker long
+	c := testkit.Client(t)
+	c.Timeout = 3 * time.Minute // the first image takes the worker long
 	res, err := c.Post(f.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
