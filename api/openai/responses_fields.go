@@ -44,8 +44,11 @@ var (
 				var t choiceReader
 				t.ResponsesChoice = new(ResponsesChoice)
 				err := readObject(r, allowedTable, &t)
-				if t.Name != "" {
+				switch {
+				case t.Name != "":
 					c.Allowed = append(c.Allowed, t.Name)
+				case t.kind == "local_shell": // which has no other name
+					c.Allowed = append(c.Allowed, t.kind)
 				}
 				return err
 			})

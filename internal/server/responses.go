@@ -185,16 +185,49 @@ func noResponse(id string) *fault.Error {
 // keptResponse answers GET /v1/responses/{id}.
 func (s *Server) keptResponse(w http.ResponseWriter, r *http.Request) {
 	id := chi.URLParam(r, "id")
-	body, ok := s.kept.Body(id, owner(r))
+	stream, after, err := replayOf(r.URL.Query())
+	if err != nil {
+		s.errors.write(w, err)
+		return
+	}
+	kept, ok := s.kept.Get(id, owner(r))
 	switch {
-	case r.URL.Query().Get("stream") == "true":
-		e := fault.New(fault.NotImplemented, "`stream` is not supported for a response that is complete")
-		e.Param = "stream"
-		s.errors.write(w, e)
 	case !ok:
 		s.errors.write(w, noResponse(id))
+	case stream && r.Method == http.MethodGet:
+		s.replay(w, r, kept, after)
 	default:
-		writeJSON(w, body[:len(body):len(body)])
+		writeJSON(w, kept.Body[:len(kept.Body):len(kept.Body)])
+	}
+}
+
+// replayOf reads whether a response is wanted as a stream, and after which of its events; -1 is ahead of the first.
+func replayOf(q url.Values) (stream bool, after int, bad *fault.Error) {
+	after = -1
+	switch q.Get("stream") {
+	case "", "false":
+	case "true":
+		stream = true
+	default:
+		return false, 0, fault.Bad("stream", "`stream` must be true or false").WithCode("invalid_value")
+	}
+	if v := q.Get("starting_after"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			return false, 0, fault.Bad("starting_after", "`starting_after` must be the number of an event").WithCode("invalid_value")
+		}
+		after = n
+	}
+	return stream, after, nil
+}
+
+// replay tells a kept response as a stream.
+func (s *Server) replay(w http.ResponseWriter, r *http.Request, kept *reply.Kept, after int) {
+	out := sse.NewWriter(w, r, s.opts.Stream)
+	defer out.Close()
+	// A client that leaves loses nothing: it may ask again.
+	if err := reply.Replay(out, kept, after); err != nil && out.Abandon() && r.Context().Err() == nil {
+		s.errors.write(w, fault.New(fault.Internal, "The response could not be read").Because(err))
 	}
 }
 
@@ -250,7 +283,7 @@ func (s *Server) forgetResponse(w http.ResponseWriter, r *http.Request) {
 // cancelResponse answers POST /v1/responses/{id}/cancel: there is nothing that could be cancelled so.
 func (s *Server) cancelResponse(w http.ResponseWriter, r *http.Request) {
 	id := chi.URLParam(r, "id")
-	if _, ok := s.kept.Body(id, owner(r)); !ok {
+	if _, ok := s.kept.Get(id, owner(r)); !ok {
 		s.errors.write(w, noResponse(id))
 		return
 	}

@@ -52,6 +52,7 @@ type responseLinter struct {
 var growing = map[string]string{
 	"message": "response.output_text", "reasoning": "response.reasoning_text",
 	"function_call": "response.function_call_arguments", "custom_tool_call": "response.custom_tool_call_input",
+	"local_shell_call": "nothing", // it has no events but its first and its last
 }
 
 // LintResponses checks that a stream keeps the rules of OpenAI's Responses interface: numbers without gaps, one item at
@@ -268,7 +269,7 @@ func (l *responseLinter) ended(v *responseEvent) error {
 	if l.open == nil || v.Item["id"] != l.open["id"] || v.Item["type"] != l.open["type"] {
 		return fmt.Errorf("it ends no open item")
 	}
-	if l.part || !l.whole {
+	if shell := v.Item["type"] == "local_shell_call"; l.part || !l.whole && !shell {
 		return fmt.Errorf("its text or part isn't done")
 	}
 	if s := v.Item["status"]; s != "completed" && s != "incomplete" {
@@ -280,6 +281,12 @@ func (l *responseLinter) ended(v *responseEvent) error {
 		text = v.Item["arguments"]
 	case "custom_tool_call":
 		text = v.Item["input"]
+	case "local_shell_call":
+		action, _ := v.Item["action"].(map[string]any)
+		if command, _ := action["command"].([]any); action["type"] != "exec" || (len(command) == 0) != (v.Item["status"] == "incomplete") {
+			return fmt.Errorf("no command")
+		}
+		text = l.text
 	default:
 		parts, _ := v.Item["content"].([]any)
 		if summary, ok := v.Item["summary"].([]any); ok && len(parts) == 0 {

@@ -25,9 +25,9 @@ type ResponsesOptions struct {
 	// Summary tells thoughts where a client that asked for their summary looks for it. Nothing is left out of them.
 	Summary bool
 
-	// Keep is given a response that has ended well, before the client learns of its end: the whole of it, and its
-	// output as a JSON array. It copies what it keeps. Nil: nobody wants it.
-	Keep func(body, output []byte)
+	// Keep is given a response that has ended well, before the client learns of its end. It copies what it keeps. Nil:
+	// nobody wants it.
+	Keep func(Kept)
 }
 
 // CalledAs is what a client calls a function.
@@ -35,6 +35,7 @@ type CalledAs struct {
 	Name      string
 	Namespace string // the group it is in; empty: none
 	Custom    bool   // its input is a text, which the model was asked for as the one argument
+	Shell     bool   // it is a command for the client's own shell
 }
 
 // Responses writes an answer as a response: a list of items. Streamed, it tells of each item's growth; the body is the
@@ -49,6 +50,7 @@ type Responses struct {
 	open  bool       // the last of them goes on
 	blank []byte     // white space that begins a message only if something follows
 	marks []byte     // log probabilities of tokens whose text is still to come
+	cuts  []byte     // of a stream that is kept: see cut
 	end   endOfReply // how the answer ended
 }
 
@@ -72,7 +74,7 @@ type ResponseFailure struct {
 type item struct {
 	kind   itemKind
 	id     string
-	text   []byte // of a message or a thought; of a call its arguments
+	text   []byte // of a message or a thought; of a call its arguments, of one of the shell in the end its action
 	status string // in_progress, completed or incomplete
 
 	logprobs []byte // of a message: JSON entries, separated by commas
@@ -91,10 +93,14 @@ const (
 	itemSummary // a thought, told as its summary
 	itemCall
 	itemCustom
+	itemShell // a command for the client's shell
 )
 
 // prefix is what ids of the kind begin with.
-func (k itemKind) prefix() string { return [...]string{"msg_", "rs_", "rs_", "fc_", "ctc_"}[k] }
+func (k itemKind) prefix() string { return [...]string{"msg_", "rs_", "rs_", "fc_", "ctc_", "lsh_"}[k] }
+
+// isCall tells items that a client acts upon from those that it reads.
+func (k itemKind) isCall() bool { return k >= itemCall }
 
 var _ pipeline.Sink = (*Responses)(nil)
 
@@ -233,6 +239,9 @@ func (r *Responses) grow(kind itemKind, text string) {
 	}
 	if r.out != nil {
 		r.growth(it, text, marks)
+		if kind != itemCustom && kind != itemShell {
+			r.cut(len(text), len(marks))
+		}
 	}
 }
 
@@ -243,8 +252,11 @@ func (r *Responses) openCall(p *prepost.Piece) {
 	if as, ok := r.opts.Tools[p.Name]; ok {
 		it.as = as
 	}
-	if it.as.Custom {
+	switch {
+	case it.as.Custom:
 		it.kind = itemCustom
+	case it.as.Shell:
+		it.kind = itemShell
 	}
 	if it.callID == "" {
 		it.callID = string(appendCallID(nil))
@@ -272,8 +284,14 @@ func (r *Responses) close(status string) {
 	r.open = false
 	it := &r.items[len(r.items)-1]
 	it.status = status
-	if it.kind == itemCustom {
+	switch it.kind {
+	case itemCustom:
 		it.text = customInput(it.text)
+	case itemShell:
+		var ok bool
+		if it.text, ok = shellAction(it.text); !ok {
+			it.status = "incomplete" // clients run what is completed
+		}
 	}
 	if r.out != nil {
 		r.ended(it)
@@ -343,7 +361,7 @@ func (r *Responses) AppendBody(dst []byte) ([]byte, error) {
 // keep hands the response to whoever keeps it.
 func (r *Responses) keep(body []byte) {
 	if r.opts.Keep != nil {
-		r.opts.Keep(body, r.appendOutput(nil))
+		r.opts.Keep(Kept{Body: body, Output: r.appendOutput(nil), Cuts: r.cuts})
 	}
 }
 
@@ -426,6 +444,14 @@ func (r *Responses) appendItem(b []byte, it *item) []byte {
 	case itemCustom:
 		b = appendString(append(b, `{"type":"custom_tool_call","input":`...), it.shown())
 		b = r.appendCall(b, it)
+	case itemShell:
+		b = append(b, `{"type":"local_shell_call","action":`...)
+		if it.status == "in_progress" {
+			b = append(b, noAction...)
+		} else {
+			b = append(b, it.text...)
+		}
+		b = appendString(append(b, `,"call_id":`...), it.callID)
 	default:
 		b = append(b, `{"type":"message","content":[`...)
 		if it.status != "in_progress" {

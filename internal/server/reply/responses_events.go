@@ -49,7 +49,7 @@ func (r *Responses) itemEvent(b []byte, name string, it *item) []byte {
 // growthEvent is the name of the events of an item's text, up to their last part.
 func (k itemKind) growthEvent() string {
 	return [...]string{"response.output_text", "response.reasoning_text", "response.reasoning_summary_text",
-		"response.function_call_arguments", "response.custom_tool_call_input"}[k]
+		"response.function_call_arguments", "response.custom_tool_call_input", ""}[k]
 }
 
 // partEvent is the name of the events of an item's one part, up to their last part.
@@ -63,7 +63,7 @@ func (k itemKind) partEvent() string {
 // started tells of a new item, and of its part where it has one.
 func (r *Responses) started(it *item) {
 	b := r.itemEvent(r.out.Buffer(), "response.output_item.added", it)
-	if it.kind != itemCall && it.kind != itemCustom {
+	if !it.kind.isCall() {
 		b = r.appendPartEvent(b, it, ".added", nil, nil)
 	}
 	r.out.SetBuffer(b)
@@ -81,9 +81,9 @@ func (r *Responses) appendPartEvent(b []byte, it *item, which string, text, logp
 }
 
 // growth tells of more text. A custom tool's input is told when it is whole: until then it is JSON, and no text of the
-// client's.
+// client's. So is a command, which has no events of its own.
 func (r *Responses) growth(it *item, text string, logprobs []byte) {
-	if it.kind == itemCustom {
+	if it.kind == itemCustom || it.kind == itemShell {
 		return
 	}
 	r.out.SetBuffer(r.appendGrowth(r.out.Buffer(), it, text, logprobs))
@@ -105,7 +105,9 @@ func (r *Responses) ended(it *item) {
 	if it.kind == itemCustom && len(it.text) > 0 {
 		b = r.appendGrowth(b, it, string(it.text), nil)
 	}
-	b = r.beginItemEvent(b, it.kind.growthEvent()+".done", it)
+	if it.kind != itemShell {
+		b = r.beginItemEvent(b, it.kind.growthEvent()+".done", it)
+	}
 	switch it.kind {
 	case itemMessage:
 		b = appendString(append(b, `,"text":`...), it.text)
@@ -139,11 +141,14 @@ func (r *Responses) Finish() error {
 // that was going on never gets a last event: there are clients that run every call that does.
 func (r *Responses) Fail(f ResponseFailure) error {
 	if r.open {
-		if k := r.items[len(r.items)-1].kind; k != itemCall && k != itemCustom {
+		if it := &r.items[len(r.items)-1]; !it.kind.isCall() {
 			r.close("incomplete")
 		} else {
-			r.items[len(r.items)-1].status = "incomplete"
+			it.status = "incomplete"
 			r.open = false
+			if it.kind == itemShell {
+				it.text = []byte(noAction)
+			}
 		}
 	}
 	r.end = endOfReply{status: "failed", err: &f}

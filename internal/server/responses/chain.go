@@ -10,6 +10,7 @@ import (
 
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/server/reply"
 )
 
 // Conversation is a request together with what came before it.
@@ -97,9 +98,8 @@ func (s *Store) item(id, owner string, opts openai.DecodeOptions) (*openai.Input
 	return nil, unknown
 }
 
-// Keeper returns what keeps the answer to the conversation, given the response and its output's items as a JSON array,
-// both of which are copied. It holds no more of the conversation than what will be kept: answers take long.
-func (c *Conversation) Keeper(id string) func(body, output []byte) {
+// Keeper returns what keeps the answer to the conversation, of which it makes a copy. It holds no more of the conversation than what will be kept: answers take long.
+func (c *Conversation) Keeper(id string) func(reply.Kept) {
 	input := []byte{'['}
 	code := strings.TrimPrefix(id, "resp_")
 	own := c.Items[len(c.Items)-c.own:]
@@ -111,9 +111,9 @@ func (c *Conversation) Keeper(id string) func(body, output []byte) {
 	}
 	link := &link{before: c.prior, input: append(input, ']')}
 	store, owner := c.store, c.owner
-	return func(body, output []byte) {
-		link.output = bytes.Clone(output)
-		store.put(id, owner, bytes.Clone(body), link)
+	return func(w reply.Kept) {
+		link.output = bytes.Clone(w.Output)
+		store.put(id, owner, reply.Kept{Body: bytes.Clone(w.Body), Cuts: bytes.Clone(w.Cuts)}, link)
 	}
 }
 

@@ -117,7 +117,7 @@ func (c *conversation) add(m *openai.InputItem) bool {
 		c.call(m, string(append(appendString([]byte(`{"input":`), m.Arguments), '}')))
 	case openai.ItemShellCall:
 		shell := *m
-		shell.Name = "local_shell"
+		shell.Name, shell.Namespace = localShell, ""
 		if shell.CallID == "" {
 			shell.CallID = m.ID
 		}

@@ -130,9 +130,17 @@ func TestConvertTools(t *testing.T) {
 		{"type":"function","function":{"name":"patch","description":"P\n\nThe input must match this lark grammar:\nstart: X",
 			"parameters":{"type":"object","properties":{"input":{"type":"string","description":"The whole input of the tool"}},
 				"required":["input"],"additionalProperties":false}}},
-		{"type":"function","function":{"name":"ns__f"}},{"type":"function","function":{"name":"ns__h"}}]`, string(turn.Chat.Tools))
-	want := map[string]reply.CalledAs{"patch": {Name: "patch", Custom: true}, "ns__f": {Name: "f", Namespace: "ns"}, "ns__h": {Name: "h", Namespace: "ns"}}
-	if diff := cmp.Diff(want, turn.Tools); diff != "" || turn.Left.Tools != 3 {
+		{"type":"function","function":{"name":"ns__f"}},{"type":"function","function":{"name":"ns__h"}},
+		{"type":"function","function":{"name":"local_shell","description":"Runs a command in the user's shell and returns its output",
+			"parameters":{"type":"object","properties":{
+				"command":{"type":"array","items":{"type":"string"},"description":"The program and its arguments"},
+				"env":{"type":"object","additionalProperties":{"type":"string"},"description":"Further environment variables"},
+				"working_directory":{"type":"string","description":"The folder to run in"},
+				"timeout_ms":{"type":"integer","description":"The longest time it may take, in milliseconds"}},
+				"required":["command"],"additionalProperties":false}}}]`, string(turn.Chat.Tools))
+	want := map[string]reply.CalledAs{"patch": {Name: "patch", Custom: true}, "ns__f": {Name: "f", Namespace: "ns"}, "ns__h": {Name: "h", Namespace: "ns"},
+		"local_shell": {Shell: true}}
+	if diff := cmp.Diff(want, turn.Tools); diff != "" || turn.Left.Tools != 2 {
 		t.Errorf("%d tools left out (-want +got):\n%s", turn.Left.Tools, diff)
 	}
 	if c := turn.Chat.ToolChoice; c == nil || c.Mode != "function" || c.Name != "patch" || *turn.Chat.ParallelToolCalls {
@@ -141,6 +149,11 @@ func TestConvertTools(t *testing.T) {
 	allowed := converted(t, `"input":"a","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"}],
 		"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}`)
 	if l := allowed.Chat.ToolList; len(l) != 1 || l[0].Name != "g" || allowed.Chat.ToolChoice.Mode != "required" {
+		t.Errorf("%+v", l)
+	}
+	shell := converted(t, `"input":"a","tools":[{"type":"function","name":"f"},{"type":"local_shell"}],
+		"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"local_shell"}]}`)
+	if l := shell.Chat.ToolList; len(l) != 1 || l[0].Name != "local_shell" {
 		t.Errorf("%+v", l)
 	}
 	// With nothing on offer there is nothing to choose.
@@ -225,7 +238,7 @@ func FuzzConvert(f *testing.F) {
 		if !json.Valid(turn.Chat.Messages) || !json.Valid(append(append([]byte(`{"a":1`), turn.Echo(true)...), '}')) {
 			t.Fatalf("%s\n%s", turn.Chat.Messages, turn.Echo(true))
 		}
-		talk.Keeper("resp_0123456789abcdef0123456789abcdef")([]byte("{}"), []byte("[]"))
+		talk.Keeper("resp_0123456789abcdef0123456789abcdef")(reply.Kept{Body: []byte("{}"), Output: []byte("[]")})
 		id := "resp_0123456789abcdef0123456789abcdef"
 		next := &openai.ResponsesRequest{PreviousID: &id}
 		again, err := store.Join(next, "", openai.DecodeOptions{})

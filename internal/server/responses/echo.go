@@ -115,6 +115,10 @@ func appendEchoTools(b []byte, tools []offered) []byte {
 		}
 		t := tools[i].tool
 		b = appendString(append(b, `{"type":`...), t.Type)
+		if t.Type == localShell {
+			b = append(b, '}')
+			continue
+		}
 		b = appendString(append(b, `,"name":`...), t.Name)
 		if t.Namespace != "" {
 			b = appendString(append(b, `,"namespace":`...), t.Namespace)

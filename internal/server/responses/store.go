@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/portico-llm/portico/internal/server/reply"
 )
 
 // StoreOptions bound a Store. Only MaxCount has no default: 0 keeps nothing.
@@ -48,7 +50,7 @@ type Store struct {
 // record is one response that is kept.
 type record struct {
 	id, owner string
-	body      []byte // the response as its client got it
+	kept      reply.Kept // the response, but for its output, which the link has
 	link      *link
 	until     time.Time
 }
@@ -84,18 +86,18 @@ func NewStore(opts StoreOptions) *Store {
 // Keeps reports whether anything is kept at all.
 func (s *Store) Keeps() bool { return s.opts.MaxCount > 0 }
 
-// put keeps a response. One that is larger than all the room there is isn't kept. body, input and output are the
+// put keeps a response. One that is larger than all the room there is isn't kept. What kept and link hold is the
 // store's from here on.
-func (s *Store) put(id, owner string, body []byte, link *link) {
+func (s *Store) put(id, owner string, kept reply.Kept, link *link) {
 	if !s.Keeps() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	r := &record{id: id, owner: owner, body: body, link: link, until: s.opts.Now().Add(s.opts.TTL)}
+	r := &record{id: id, owner: owner, kept: kept, link: link, until: s.opts.Now().Add(s.opts.TTL)}
 	s.byID[id] = s.order.PushBack(r)
-	s.bytes += int64(len(body)) + overhead
+	s.bytes += r.size()
 	s.hold(link)
 	for s.order.Len() > s.opts.MaxCount || s.bytes > s.opts.MaxBytes {
 		s.drop(s.order.Front())
@@ -119,13 +121,13 @@ func (s *Store) get(id, owner string) (*record, bool) {
 	return r, true
 }
 
-// Body returns a response as its client got it. Nobody changes it.
-func (s *Store) Body(id, owner string) ([]byte, bool) {
+// Get returns a response, without its output. Nobody changes it.
+func (s *Store) Get(id, owner string) (*reply.Kept, bool) {
 	r, ok := s.get(id, owner)
 	if !ok {
 		return nil, false
 	}
-	return r.body, true
+	return &r.kept, true
 }
 
 // Delete forgets a response, and reports whether there was one. Conversations that go on from it keep what was said.
@@ -154,7 +156,7 @@ func (s *Store) expire() {
 func (s *Store) drop(e *list.Element) {
 	r := s.order.Remove(e).(*record)
 	delete(s.byID, r.id)
-	s.bytes -= int64(len(r.body)) + overhead
+	s.bytes -= r.size()
 	s.release(r.link)
 }
 
@@ -177,6 +179,9 @@ func (s *Store) release(l *link) {
 		s.bytes -= l.size()
 	}
 }
+
+// size is what a record costs, without its link.
+func (r *record) size() int64 { return int64(len(r.kept.Body)+len(r.kept.Cuts)) + overhead }
 
 // size is what a link costs.
 func (l *link) size() int64 { return int64(len(l.input)+len(l.output)) + overhead }

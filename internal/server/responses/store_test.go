@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/server/reply"
 	"github.com/portico-llm/portico/internal/server/responses"
 )
 
@@ -31,7 +32,7 @@ func talk(t testing.TB, s *responses.Store, id, before, input string) error {
 	if err != nil {
 		return err
 	}
-	c.Keeper(id)([]byte(`{"id":"`+id+`"}`), []byte(`[{"type":"message","role":"assistant","content":"`+strings.ToUpper(input)+`"}]`))
+	c.Keeper(id)(reply.Kept{Body: []byte(`{"id":"` + id + `"}`), Output: []byte(`[{"type":"message","role":"assistant","content":"` + strings.ToUpper(input) + `"}]`)})
 	return nil
 }
 
@@ -74,27 +75,27 @@ func TestStoreBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 2 {
-			s.Body("resp_0", "") // used, and so not the next to go
+			s.Get("resp_0", "") // used, and so not the next to go
 		}
 	}
 	for i, want := range []bool{true, false, true, true} {
-		if _, ok := s.Body(fmt.Sprint("resp_", i), ""); ok != want {
+		if _, ok := s.Get(fmt.Sprint("resp_", i), ""); ok != want {
 			t.Errorf("response %d is kept: %t", i, ok)
 		}
 	}
 	now = now.Add(time.Minute - 1)
-	if _, ok := s.Body("resp_3", ""); !ok {
+	if _, ok := s.Get("resp_3", ""); !ok {
 		t.Error("gone before its time")
 	}
 	now = now.Add(1)
-	if _, ok := s.Body("resp_2", ""); ok {
+	if _, ok := s.Get("resp_2", ""); ok {
 		t.Error("kept beyond its time")
 	}
-	if _, ok := s.Body("resp_3", ""); !ok {
+	if _, ok := s.Get("resp_3", ""); !ok {
 		t.Error("use has not kept it")
 	}
 	now = now.Add(time.Minute)
-	s.Body("", "")
+	s.Get("", "")
 	if n, b := gauge(t, reg, "dynamo_frontend_stored_responses"), gauge(t, reg, "dynamo_frontend_stored_responses_bytes"); n != 0 || b != 0 {
 		t.Errorf("%g responses, %g bytes when all are gone", n, b)
 	}
@@ -107,7 +108,7 @@ func TestStoreBounds(t *testing.T) {
 	if err := talk(t, small, "resp_large", "", strings.Repeat("z", 4000)); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := small.Body("resp_large", ""); ok {
+	if _, ok := small.Get("resp_large", ""); ok {
 		t.Error("larger than all the room there is, and kept")
 	}
 }

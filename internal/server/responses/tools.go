@@ -28,25 +28,41 @@ func offer(req *openai.ResponsesRequest, turn *Turn) []offered {
 	seen := map[string]bool{}
 	for i := range req.ToolList {
 		t := &req.ToolList[i]
-		if t.Type != "function" && t.Type != "custom" {
+		if t.Type != "function" && t.Type != "custom" && t.Type != localShell {
 			turn.Left.Tools++
 			continue
 		}
-		name := modelName(t.Namespace, t.Name)
-		if c := req.ToolChoice; seen[name] || (c != nil && c.Allowed != nil && !slices.Contains(c.Allowed, t.Name)) {
+		own := t.Name
+		if t.Type == localShell { // which has no other name
+			own = localShell
+		}
+		name := modelName(t.Namespace, own)
+		if c := req.ToolChoice; seen[name] || (c != nil && c.Allowed != nil && !slices.Contains(c.Allowed, own)) {
 			continue
 		}
 		seen[name] = true
-		if t.Type == "custom" || t.Namespace != "" {
+		if t.Type != "function" || t.Namespace != "" {
 			if turn.Tools == nil {
 				turn.Tools = map[string]reply.CalledAs{}
 			}
-			turn.Tools[name] = reply.CalledAs{Name: t.Name, Namespace: t.Namespace, Custom: t.Type == "custom"}
+			turn.Tools[name] = reply.CalledAs{Name: t.Name, Namespace: t.Namespace, Custom: t.Type == "custom", Shell: t.Type == localShell}
 		}
 		out = append(out, offered{name, t})
 	}
 	return out
 }
+
+// localShell is the tool whose calls are commands for the client's own shell: the one of OpenAI's built-in tools that a
+// client runs, and so the one that a model can be told of here.
+const localShell = "local_shell"
+
+// shellInput is the schema of the function that stands for it.
+const shellInput = `{"type":"object","properties":{` +
+	`"command":{"type":"array","items":{"type":"string"},"description":"The program and its arguments"},` +
+	`"env":{"type":"object","additionalProperties":{"type":"string"},"description":"Further environment variables"},` +
+	`"working_directory":{"type":"string","description":"The folder to run in"},` +
+	`"timeout_ms":{"type":"integer","description":"The longest time it may take, in milliseconds"}},` +
+	`"required":["command"],"additionalProperties":false}`
 
 // customInput is the schema of the function that stands for a custom tool, whose input is a text and no JSON.
 const customInput = `{"type":"object","properties":{"input":{"type":"string","description":"The whole input of the tool"}},` +
@@ -93,6 +109,8 @@ func appendTool(b []byte, o *offered) []byte {
 	switch {
 	case t.Type == "custom":
 		b = append(append(b, `,"parameters":`...), customInput...)
+	case t.Type == localShell:
+		b = append(append(b, `,"parameters":`...), shellInput...)
 	case t.Parameters != nil:
 		b = append(append(b, `,"parameters":`...), t.Parameters...)
 	}
@@ -106,6 +124,9 @@ func appendTool(b []byte, o *offered) []byte {
 // description is what the model is told of a tool. A grammar is told too: nothing else holds the model to it.
 func description(t *openai.ResponsesTool) string {
 	text := ""
+	if t.Type == localShell {
+		text = "Runs a command in the user's shell and returns its output"
+	}
 	if t.Description != nil {
 		text = *t.Description
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
 )
 
 // reference is a prompt and what the workers say to it, token by token.
