@@ -84,7 +84,10 @@ type Delta struct {
 	Comment []string // and its JSON values
 
 	Instance *worker.Instance // the worker that answers this prompt
+	Rank     *uint32          // the data-parallel rank there, where the router has chosen one
 	Prefill  *worker.Instance // the one that has read it; nil: the same
+
+	PrefillRank *uint32 // the rank there, likewise
 }
 
 // Sink receives a request's deltas, all from one goroutine at a time. An error it returns ends the request: the worker

@@ -158,10 +158,10 @@ func (r *Prepared) release() {
 
 // start sends the request of a leg and returns the stream of its answer.
 func (p *Pipeline) start(ctx context.Context, req *Prepared, l *leg) (router.Stream, error) {
-	call := newCall(req, l.prompt)
+	call := newCall(req, l)
 	p.narrow(call, req)
 	call.Toll = &l.toll
-	l.move = p.newMove(req, l.prompt, call)
+	l.move = p.newMove(req, l, call)
 	stream, err := p.send(ctx, req, l, call, req.media)
 	req.place.Sent()
 	if l.move != nil && l.move.refused > 0 {
@@ -203,8 +203,8 @@ func (p *Pipeline) dispatch(ctx context.Context, call *router.Call, ph *phase) (
 }
 
 // newCall describes the request to the router.
-func newCall(req *Prepared, prompt int) *router.Call {
-	m := &req.Meta
+func newCall(req *Prepared, l *leg) *router.Call {
+	m, prompt := &req.Meta, l.prompt
 	call := &router.Call{
 		RequestID:   workerID(m.RequestID, prompt, len(req.Requests)),
 		Endpoint:    req.Set.Endpoint,
@@ -218,7 +218,7 @@ func newCall(req *Prepared, prompt int) *router.Call {
 	}
 	// Body may be called again for another attempt, so what it reads isn't released before Dispatch has returned.
 	if prompt < len(req.Requests) {
-		describe(call, req.Requests[prompt], req.media)
+		describe(call, req.Requests[prompt], req.media, &l.aimed)
 		return call
 	}
 	// A Text worker takes the client's JSON, in whichever codec its plane speaks.
@@ -234,11 +234,12 @@ func newCall(req *Prepared, prompt int) *router.Call {
 }
 
 // describe has a call carry a request, which tells its worker the rank that the router has decided on. Until Dispatch
-// returns, the request is the call's. media is what it says of images; nil: nothing.
-func describe(call *router.Call, q *worker.Request, media *loadedMedia) {
+// returns, the request is the call's. media is what it says of images; nil: nothing. Where it goes is noted in aimed.
+func describe(call *router.Call, q *worker.Request, media *loadedMedia, aimed *aim) {
 	call.TokenIDs, call.Request = media.routing(q), q
 	call.Body = func(dst []byte, codec worker.Codec, to router.Target) ([]byte, error) {
 		media.told()
+		aimed.rank = to.Rank
 		if to.Rank == nil {
 			return q.Append(dst, codec)
 		}

@@ -23,7 +23,7 @@ import (
 func (p *Pipeline) send(
 	ctx context.Context, req *Prepared, l *leg, call *router.Call, media *loadedMedia,
 ) (router.Stream, error) {
-	l.prefilled = nil
+	l.prefilled, l.prefillRank = nil, nil
 	if call.Request == nil { // the client's own format, which workers share among themselves if at all
 		return p.dispatch(ctx, call, p.stages.aggregated)
 	}
@@ -83,7 +83,7 @@ func (p *Pipeline) share(ctx context.Context, s *sharing) (router.Stream, error)
 			return nil, err
 		}
 		// Slower for the decode worker's other requests, but an answer.
-		s.leg.prefilled = nil
+		s.leg.prefilled, s.leg.prefillRank = nil, nil
 		p.prefills.count(s.req.Model, prefillFallback)
 		p.log.Warn("no prefill worker, the decode worker reads the prompt itself", "request_id", s.req.Meta.RequestID,
 			"model", s.req.Model, "error", err)
@@ -118,7 +118,7 @@ func (p *Pipeline) prefill(ctx context.Context, s *sharing, begin time.Time) (_ 
 		}
 		return nil, lost, err
 	}
-	s.leg.prefilled = leg.stream.Instance()
+	s.leg.prefilled, s.leg.prefillRank = leg.stream.Instance(), leg.chosen
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("portico.worker.instance_id", s.leg.prefilled.Hex()),
 			attribute.Bool("portico.prefill.bootstrap", leg.meets != nil))
@@ -168,6 +168,8 @@ type prefillLeg struct {
 
 	meets *worker.Bootstrap // where both workers meet; nil: the result goes through here
 	rank  *uint32           // of the prefill worker, where the router or the client has chosen one
+	// chosen is the router's choice of a rank, if there was one.
+	chosen *uint32
 
 	// What the worker has handed over; set by the reader of its stream.
 	params  json.RawMessage
@@ -206,6 +208,7 @@ func (p *Pipeline) newPrefillLeg(ctx context.Context, s *sharing) *prefillLeg {
 // aim completes the request for the worker that the router has chosen.
 func (leg *prefillLeg) aim(pool *catalog.Prefill, to router.Target) {
 	h := &leg.request.Routing
+	leg.chosen = to.Rank
 	if to.Rank != nil {
 		leg.rank, h.PrefillDPRank, h.DPRank = to.Rank, to.Rank, to.Rank
 	}
@@ -311,7 +314,7 @@ func (s *sharing) decode(leg *prefillLeg) *router.Call {
 		q.PrefillResult = leg.result()
 	}
 	call := *s.call
-	describe(&call, &q, s.media)
+	describe(&call, &q, s.media, &s.leg.aimed)
 	return &call
 }
 

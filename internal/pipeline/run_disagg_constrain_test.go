@@ -1,9 +1,16 @@
 package pipeline_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/dispatch"
 	"github.com/portico-llm/portico/internal/simworker"
 )
 
@@ -56,4 +63,57 @@ func TestTaintsWithoutPrefill(t *testing.T) {
 	if f.outcomes()["fallback"] != 1 {
 		t.Errorf("outcomes %v", f.outcomes())
 	}
+}
+
+// ranked chooses the first candidate and a rank there.
+type ranked struct{ rank uint32 }
+
+func (r ranked) Choose(context.Context, *router.Query, []router.Candidate) (router.Choice, error) {
+	return router.Choice{Rank: &r.rank}, nil
+}
+
+// TestWorkerSeries: what was last seen is told of each worker by its type and the rank that the router chose.
+func TestWorkerSeries(t *testing.T) {
+	both(t, func(t *testing.T, rooms bool) {
+		f := newPoolsFor(t, rooms, false, dispatch.Options{Route: func(id worker.EndpointID, _ *router.Snapshot) dispatch.Route {
+			if id.Component == "prefill" {
+				return dispatch.Route{Chooser: ranked{3}}
+			}
+			return dispatch.Route{Chooser: ranked{5}}
+		}})
+		pre, dec := f.add("prefill", &simworker.Prefiller{}, nil), f.add("decode", f.decoder(), nil)
+		f.wait(true)
+		answer := f.ask(t, chatPath, twelve+`}`)
+		ids := fmt.Sprintf(`"worker_id":{"prefill_worker_id":%d,"prefill_dp_rank":3,"decode_worker_id":%d,"decode_dp_rank":5}`,
+			pre.Instance().InstanceID, dec.Instance().InstanceID)
+		if !strings.HasPrefix(answer, "200\n") || !strings.Contains(answer, ids) {
+			t.Fatalf("%s, want %s", answer, ids)
+		}
+		families, err := f.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for _, family := range families {
+			name, ok := strings.CutPrefix(family.GetName(), "dynamo_frontend_worker_last_")
+			for _, m := range family.GetMetric() {
+				var labels []string
+				for _, l := range m.GetLabel() { // in the order of their names
+					labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+				}
+				if ok {
+					got[name+"{"+strings.Join(labels, ",")+"}"] = true
+				}
+			}
+		}
+		reader := fmt.Sprintf(`{dp_rank="3",worker_id="%d",worker_type="prefill"}`, pre.Instance().InstanceID)
+		writer := fmt.Sprintf(`{dp_rank="5",worker_id="%d",worker_type="decode"}`, dec.Instance().InstanceID)
+		want := map[string]bool{
+			"input_sequence_tokens" + reader: true, "time_to_first_token_seconds" + reader: true,
+			"inter_token_latency_seconds" + writer: true,
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("series (-want +got):\n%s", d)
+		}
+	})
 }

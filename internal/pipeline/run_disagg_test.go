@@ -131,7 +131,12 @@ func newPoolsFor(t *testing.T, rooms, alone bool, opts dispatch.Options) *pools 
 	}
 	opts.Snapshots, opts.Policy, opts.TCP, opts.CallHome, opts.Log = store.Snapshot, choose, plane, home, log
 	d := dispatch.New(opts)
-	srv, err := server.New(server.Options{Catalog: f.catalog, Log: log, Pipeline: pipeline.New(pipeline.Options{
+	srv, err := server.New(server.Options{Catalog: f.catalog, Log: log, Registerer: f.metrics, Instances: func() (all []*worker.Instance) {
+		for _, at := range store.Snapshot().Instances {
+			all = append(all, at...)
+		}
+		return all
+	}, Pipeline: pipeline.New(pipeline.Options{
 		Dispatcher: d, Migration: pipeline.Migration{Limit: 3}, Taints: &f.tainted, Log: log,
 		Registerer: f.metrics})})
 	if err != nil {

@@ -31,7 +31,9 @@ type leg struct {
 	stays string // why, where there is something to tell
 	moved int    // tokens the current worker was given as part of its prompt
 
-	prefilled   *worker.Instance // who has read the prompt for the current worker; nil: itself
+	aimed       aim              // of the current worker
+	prefilled   *worker.Instance // who has read the prompt for it; nil: itself
+	prefillRank *uint32          // at which rank, where the router has chosen one
 	lostPrefill []uint64         // prefill workers that failed this request
 	toll        router.Toll      // what the request has cost
 	heard       bool             // the current worker has generated something
@@ -101,7 +103,8 @@ func (l *leg) item(it *worker.Item, more bool) error {
 	}
 	// Annotations go out ahead of the data they came with.
 	if it.Event != "" {
-		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Prefill: l.prefilled, Event: it.Event, Comment: it.Comment}
+		l.delta = l.blank(0)
+		l.delta.Event, l.delta.Comment = it.Event, it.Comment
 		l.begin()
 		if err := l.sink.Delta(&l.delta); err != nil {
 			return err
@@ -135,7 +138,8 @@ func (l *leg) data(it *worker.Item) error {
 	}
 	if l.raw {
 		l.begin()
-		l.delta = Delta{Prompt: l.prompt, Instance: l.instance, Prefill: l.prefilled, Raw: it.Raw}
+		l.delta = l.blank(0)
+		l.delta.Raw = it.Raw
 		return l.sink.Delta(&l.delta)
 	}
 	return l.output(&it.Output)
@@ -151,12 +155,26 @@ func (l *leg) arrived() {
 	l.wait.End()
 }
 
+// blank is a delta of a choice that says only where it comes from.
+func (l *leg) blank(choice int) Delta {
+	return Delta{
+		Prompt: l.prompt, Choice: choice, Instance: l.instance, Rank: l.aimed.rank,
+		Prefill: l.prefilled, PrefillRank: l.prefillRank,
+	}
+}
+
+// aim is what the router made of a call when it was last tried.
+type aim struct {
+	rank *uint32 // chosen by the router; nil: none
+}
+
 // trailer handles an output of a choice that has ended: its tokens are dropped, but engines may send their count last.
 func (l *leg) trailer(o *worker.Output) error {
 	if o.Usage == nil {
 		return nil
 	}
-	l.delta = Delta{Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Prefill: l.prefilled, Usage: l.counted(o.Usage)}
+	l.delta = l.blank(int(o.Index))
+	l.delta.Usage = l.counted(o.Usage)
 	return l.sink.Delta(&l.delta)
 }
 
@@ -190,7 +208,8 @@ func (l *leg) output(o *worker.Output) error {
 	l.tokens += res.Tokens
 	l.note(o)
 	l.delta = Delta{
-		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Prefill: l.prefilled,
+		Prompt: l.prompt, Choice: int(o.Index), Instance: l.instance, Rank: l.aimed.rank,
+		Prefill: l.prefilled, PrefillRank: l.prefillRank,
 		Text:   res.Text,
 		Tokens: res.Tokens,
 		// Tokens behind a stop were generated for nothing: they are neither shown nor counted.
@@ -238,7 +257,8 @@ func (l *leg) end() error {
 		}
 		c.done = true
 		l.text = text
-		l.delta = Delta{Prompt: l.prompt, Choice: i, Instance: l.instance, Prefill: l.prefilled, Text: text, Finish: worker.FinishStop}
+		l.delta = l.blank(i)
+		l.delta.Text, l.delta.Finish = text, worker.FinishStop
 		if c.parser != nil {
 			l.parse(c)
 		}

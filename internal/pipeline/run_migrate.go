@@ -35,6 +35,7 @@ type move struct {
 	call    *router.Call    // as first dispatched
 	request *worker.Request // nil: a Text worker's
 	media   *loadedMedia    // what the request says of images; nil: nothing
+	aimed   *aim            // the leg's
 	bound   int             // tokens that may be held; 0: any number
 	left    int             // how often the request may still go on elsewhere
 	stays   string          // why it can't be continued once its answer has begun; empty: it can
@@ -50,11 +51,12 @@ type move struct {
 }
 
 // newMove returns what is needed to move a request about to be dispatched with call, or nil when it is not to be moved.
-func (p *Pipeline) newMove(req *Prepared, prompt int, call *router.Call) *move {
+func (p *Pipeline) newMove(req *Prepared, l *leg, call *router.Call) *move {
 	if p.migration.Limit <= 0 || req.Pin != nil {
 		return nil
 	}
-	m := &move{call: call, bound: p.migration.MaxSeqLen, left: p.migration.Limit, full: true}
+	prompt := l.prompt
+	m := &move{call: call, aimed: &l.aimed, bound: p.migration.MaxSeqLen, left: p.migration.Limit, full: true}
 	if prompt >= len(req.Requests) {
 		m.stays = "the worker doesn't say which tokens it has generated"
 	} else {
@@ -252,7 +254,7 @@ func (m *move) next() *router.Call {
 		q.TokenIDs = slices.Concat(q.TokenIDs, m.generated)
 		q.Stop.MaxTokens, q.Stop.MinTokens = less(q.Stop.MaxTokens, n), less(q.Stop.MinTokens, n)
 	}
-	describe(&c, &q, m.media)
+	describe(&c, &q, m.media, m.aimed)
 	return &c
 }
 

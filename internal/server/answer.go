@@ -179,7 +179,8 @@ type observed struct {
 	input  int           // tokens of the prompt, of the first one of a batch
 
 	instance *worker.Instance // that last's output came from
-	worker   *workerLast      // its gauges
+	reader   *workerLast      // gauges of who has read the prompt
+	worker   *workerLast      // its own
 	finish   []string         // reasons, for the trace only
 	failed   bool             // the sink could not write
 }
@@ -216,14 +217,13 @@ func (o *observed) Delta(d *pipeline.Delta) error {
 func (o *observed) observe(d *pipeline.Delta) {
 	now, m := time.Now(), o.x.model
 	if d.Instance != nil && d.Instance != o.instance {
-		o.instance, o.worker = d.Instance, o.x.s.metrics.workers.of(d.Instance.InstanceID)
-		note(&o.worker.input, float64(o.input))
+		o.meet(d)
 	}
 	if o.last.IsZero() { // the first output, whatever it holds, ends the wait
 		ttft := now.Sub(o.x.began).Seconds()
 		m.ttft.Observe(ttft)
-		if o.worker != nil {
-			note(&o.worker.ttft, ttft)
+		if o.reader != nil {
+			note(&o.reader.ttft, ttft)
 		}
 		o.x.dequeue()
 	} else {
@@ -239,6 +239,17 @@ func (o *observed) observe(d *pipeline.Delta) {
 	o.last = now
 	o.tokens += d.Tokens
 	m.tokens.Add(float64(d.Tokens))
+}
+
+// meet notes who answers from here on.
+func (o *observed) meet(d *pipeline.Delta) {
+	gauges := o.x.s.metrics.workers
+	o.instance = d.Instance
+	o.worker = gauges.of(keyOf(d.Instance, d.Rank, decodeType))
+	if o.reader = o.worker; d.Prefill != nil {
+		o.reader = gauges.of(keyOf(d.Prefill, d.PrefillRank, prefillType))
+	}
+	note(&o.reader.input, float64(o.input))
 }
 
 // Flush passes on and notes whether the client takes what it is sent.

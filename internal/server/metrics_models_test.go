@@ -66,17 +66,18 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// TestWorkerGauges: what was last seen of workers that are there.
+// TestWorkerGauges: what was last seen of workers that are there, by their type and rank.
 func TestWorkerGauges(t *testing.T) {
 	live := []*worker.Instance{{InstanceID: 7}, {InstanceID: 8}}
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics(reg, func() []*worker.Instance { return live })
 	for id := uint64(7); id < 10; id++ {
-		w := m.workers.of(id)
+		w := m.workers.of(keyOf(&worker.Instance{InstanceID: id}, nil, decodeType))
 		note(&w.ttft, 0.5)
 		note(&w.input, float64(id))
 	}
-	note(&m.workers.of(7).itl, 0.25)
+	note(&m.workers.of(keyOf(live[0], nil, decodeType)).itl, 0.25)
+	note(&m.workers.of(keyOf(live[1], new(uint32(3)), prefillType)).input, 80)
 	want := func(text string) {
 		t.Helper()
 		err := testutil.GatherAndCompare(reg, strings.NewReader(text), "dynamo_frontend_worker_last_input_sequence_tokens",
@@ -94,10 +95,14 @@ func TestWorkerGauges(t *testing.T) {
 `
 	seven := `dynamo_frontend_worker_last_input_sequence_tokens{dp_rank="none",worker_id="7",worker_type="decode"} 7
 `
-	want(input + seven + `dynamo_frontend_worker_last_input_sequence_tokens{dp_rank="none",worker_id="8",worker_type="decode"} 8
-` + itl + `dynamo_frontend_worker_last_inter_token_latency_seconds{dp_rank="none",worker_id="7",worker_type="decode"} 0.25
+	eight := `dynamo_frontend_worker_last_input_sequence_tokens{dp_rank="3",worker_id="8",worker_type="prefill"} 80
+dynamo_frontend_worker_last_input_sequence_tokens{dp_rank="none",worker_id="8",worker_type="decode"} 8
+`
+	want(input + seven + eight + itl +
+		`dynamo_frontend_worker_last_inter_token_latency_seconds{dp_rank="none",worker_id="7",worker_type="decode"} 0.25
 `)
 	live = live[1:]
-	want(input + `dynamo_frontend_worker_last_input_sequence_tokens{dp_rank="none",worker_id="8",worker_type="decode"} 8
-`)
+	want(input + eight)
+	live = nil
+	want("")
 }

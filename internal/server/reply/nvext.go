@@ -59,8 +59,10 @@ type nvext struct {
 	tokens   []uint32  // prompt, of the first prompt of a batch
 
 	// What the deltas since the last append said.
-	worker     *worker.Instance    // who sent the last of them
-	prefill    *worker.Instance    // who has read the prompt; nil: the same
+	worker     *worker.Instance // who sent the last of them
+	prefill    *worker.Instance // who has read the prompt; nil: the same
+	rank       *uint32          // of worker, and the next of prefill, where the router chose one
+	preRank    *uint32
 	completion []uint32            // their tokens
 	stop       worker.StopReason   // set together with finish
 	finish     worker.FinishReason // of the choice that ended last
@@ -88,7 +90,7 @@ func (x *nvext) add(d *pipeline.Delta) {
 		x.firstAt = time.Now()
 	}
 	// Instances are immutable and may be kept.
-	x.worker, x.prefill = d.Instance, d.Prefill
+	x.worker, x.prefill, x.rank, x.preRank = d.Instance, d.Prefill, d.Rank, d.PrefillRank
 	if x.fields&FieldCompletionTokenIDs != 0 {
 		x.completion = append(x.completion, d.TokenIDs...)
 	}
@@ -126,18 +128,28 @@ func (x *nvext) append(dst []byte) []byte {
 func (x *nvext) appendRouting(dst []byte) []byte {
 	if x.fields&FieldWorkerID != 0 && x.worker != nil {
 		// One worker does both parts unless serving is disaggregated.
-		prefill := x.prefill
+		prefill, rank := x.prefill, x.preRank
 		if prefill == nil {
-			prefill = x.worker
+			prefill, rank = x.worker, x.rank
 		}
 		dst = strconv.AppendUint(append(dst, `"worker_id":{"prefill_worker_id":`...), prefill.InstanceID, 10)
+		dst = appendRank(dst, `,"prefill_dp_rank":`, rank)
 		dst = strconv.AppendUint(append(dst, `,"decode_worker_id":`...), x.worker.InstanceID, 10)
+		dst = appendRank(dst, `,"decode_dp_rank":`, x.rank)
 		dst = append(dst, "},"...)
 	}
 	if x.fields&FieldCompletionTokenIDs != 0 && len(x.completion) > 0 {
 		dst = append(worker.AppendJSONNumbers(append(dst, `"completion_token_ids":`...), x.completion), ',')
 	}
 	return dst
+}
+
+// appendRank appends a data-parallel rank under a key, if the router has chosen one.
+func appendRank(dst []byte, key string, rank *uint32) []byte {
+	if rank == nil {
+		return dst
+	}
+	return strconv.AppendUint(append(dst, key...), uint64(*rank), 10)
 }
 
 // appendEngine appends what the engine said beside its tokens.
