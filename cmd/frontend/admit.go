@@ -51,13 +51,18 @@ func (a *app) follow(f func(*router.Snapshot)) {
 // watchLoads makes what knows the workers' loads. Discovery tells it what they hold; loadReports, how much of it
 // they use.
 func (a *app) watchLoads() {
-	l := a.cfg.Loads
-	a.loads = busy.New(busy.Options{
-		Thresholds: loadThresholds(&l), Queue: l.Queue, Registerer: a.registry, Log: a.target("router")})
+	a.loads = busyMonitor(a)
 	a.follow(func(s *router.Snapshot) {
 		a.loads.Follow(s)
 		a.taints.Follow(s)
 	})
+}
+
+// busyMonitor makes what knows the workers' loads, by the settings.
+func busyMonitor(a *app) *busy.Monitor {
+	l := &a.cfg.Loads
+	return busy.New(busy.Options{
+		Thresholds: loadThresholds(l), Queue: l.Queue, Registerer: a.registry, Log: a.target("router")})
 }
 
 // loadReports is what workers publish of their load.

@@ -6,8 +6,10 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/busy"
 	"github.com/portico-llm/portico/internal/router/callhome"
 	"github.com/portico-llm/portico/internal/router/discovery/etcd"
 	"github.com/portico-llm/portico/internal/router/discovery/file"
@@ -27,6 +29,9 @@ func (a *app) kvRouter(
 	opts := kvroute.Options{
 		Mode: a.cfg.Router.Mode, Config: kvConfig(&k), BlockSize: k.BlockSize, MemoryLimit: k.MemoryLimit,
 		Dispatch: dispatch, ZMQ: k.EventPlane != "nats", EventHost: k.EventHost,
+		Loads: func(id worker.EndpointID, instanceID uint64, rank uint32, blocks, prefill *uint64) {
+			a.loads.Track(id, instanceID, rank, busy.Load{Decode: blocks, Prefill: prefill})
+		},
 		NATS:       func(extra ...natsgo.Option) (*natsgo.Conn, error) { return plane.Dial(extra...) },
 		Registerer: a.registry, Log: a.target("router"),
 	}

@@ -1,8 +1,9 @@
-// Package busy knows which workers are overloaded. Workers report their load (Report), discovery says how much each of
-// them holds (Follow), and thresholds, which may be changed at any time, say how much of it is too much. It also tells
-// whether a model's workers can take more at all, which decides whether a request is let in (State).
+// Package busy knows which workers are overloaded. Workers report their load (Report), routers that keep books of the
+// requests at work tell theirs (Track), discovery says how much each worker holds (Follow), and thresholds, which may be
+// changed at any time, say how much of it is too much. It also tells whether a model's workers can take more at all, which
+// decides whether a request is let in (State).
 //
-//	reports, cards ─▶ Monitor ─▶ Checker: is this instance overloaded? (with every choice of a worker)
+//	reports, books, cards ─▶ Monitor ─▶ Checker: is this instance overloaded? (with every choice of a worker)
 //	thresholds     ─▶         ─▶ State: can anybody take this request? (before it is tokenised)
 //
 // What is decided is a pure function of thresholds, capacity and load (limits.go). A Monitor is safe for concurrent use;
@@ -74,8 +75,10 @@ type load struct {
 	capacity Capacity // of its card; never changed
 	ranks    uint32   // data-parallel ranks, at least 1
 
-	over    atomic.Bool  // its last reports were beyond the limits, on all ranks
-	at      atomic.Int64 // when the last of them came: a time.Duration
+	over    atomic.Bool  // its last reports, or what it was sent, are beyond the limits, on all ranks
+	at      atomic.Int64 // when the last report came: a time.Duration
+	sent    atomic.Bool  // what it was sent is beyond them by itself
+	tracked atomic.Int64 // tokens in prefill of what it was sent, of its least loaded rank; negative: nobody keeps books
 	prefill atomic.Int64 // tokens that it last reported to have in prefill, of its least loaded rank
 	limit   atomic.Int64 // of tokens in prefill for each rank; negative: none
 
@@ -86,8 +89,23 @@ type load struct {
 
 // rankLoad is the load of one rank.
 type rankLoad struct {
-	load    Load
-	latched bool // beyond the decode limit, and not yet back
+	load    Load // as the worker reports it
+	sent    Load // as a router has it in its books
+	latched bool // beyond the decode limit by either, and not yet back
+}
+
+// both is the load by reports and books alike: a report may be late, and books know nothing of other frontends, unless
+// those tell.
+func (r *rankLoad) both() Load {
+	return Load{Decode: most(r.load.Decode, r.sent.Decode), Prefill: most(r.load.Prefill, r.sent.Prefill), Used: r.load.Used}
+}
+
+// most returns the larger of two numbers that need not be there.
+func most(a, b *uint64) *uint64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
 }
 
 // New returns a Monitor that knows no workers.
@@ -154,7 +172,9 @@ func (m *Monitor) carryLocked(before *fleet, rec *worker.ModelRecord) *load {
 			return l
 		}
 	}
-	return &load{capacity: c, ranks: ranks, reported: map[uint32]*rankLoad{}}
+	l := &load{capacity: c, ranks: ranks, reported: map[uint32]*rankLoad{}}
+	l.tracked.Store(-1)
+	return l
 }
 
 // thresholdsLocked returns what holds for a fleet: the operator's word, then the card's, then the default.
@@ -172,7 +192,7 @@ func (m *Monitor) applyLocked(f *fleet) {
 			l.limit.Store(int64(*p))
 		}
 		for _, r := range l.reported {
-			r.latched = l.limits.Latch(r.latched, r.load)
+			r.latched = l.limits.Latch(r.latched, r.both())
 		}
 		l.judge()
 	}
@@ -180,26 +200,58 @@ func (m *Monitor) applyLocked(f *fleet) {
 	f.limited.Store(!t.IsZero())
 }
 
-// judge sums up the ranks: a worker is overloaded when every one of them is. A rank that says nothing isn't.
+// judge sums up the ranks: a worker is overloaded when every one of them is. A rank of which nothing is known isn't.
 func (l *load) judge() {
-	over, prefill := len(l.reported) >= int(l.ranks), int64(-1)
+	over, prefill, tracked := len(l.reported) >= int(l.ranks), int64(-1), int64(-1)
+	sent, books := over, false
 	for _, r := range l.reported {
-		over = over && (r.latched || l.limits.Prefilling(r.load))
-		var p int64
-		if r.load.Prefill != nil {
-			p = int64(min(*r.load.Prefill, 1<<62))
-		}
-		if prefill < 0 || p < prefill {
-			prefill = p
-		}
+		over = over && (r.latched || l.limits.Prefilling(r.both()))
+		sent = sent && (l.limits.Latch(false, Load{Decode: r.sent.Decode}) || l.limits.Prefilling(r.sent))
+		prefill, tracked = least(prefill, r.load.Prefill), least(tracked, r.sent.Prefill)
+		books = books || r.sent.Prefill != nil
 	}
 	l.over.Store(over)
+	l.sent.Store(sent)
 	l.prefill.Store(max(prefill, 0))
+	switch {
+	case !books:
+		tracked = -1
+	case len(l.reported) < int(l.ranks):
+		tracked = 0 // the others have nothing
+	}
+	l.tracked.Store(tracked)
+}
+
+// least returns the smaller of a number, which isn't there when negative, and one that is 0 when it isn't there.
+func least(a int64, b *uint64) int64 {
+	var n int64
+	if b != nil {
+		n = int64(min(*b, 1<<62))
+	}
+	if a < 0 || n < a {
+		return n
+	}
+	return a
 }
 
 // Report takes a worker's report on one of its ranks. What it doesn't say is as it was. Reports of unknown workers are
 // dropped.
 func (m *Monitor) Report(endpoint worker.EndpointID, instanceID uint64, rank uint32, r Load) {
+	m.update(endpoint, instanceID, rank, func(l *load, known *rankLoad) {
+		known.load = known.load.with(r)
+		l.at.Store(int64(m.now()))
+	})
+}
+
+// Track takes what the requests at work at a worker's rank come to in the books of a router that keeps some: all of it,
+// Used excepted. Unlike reports, books don't get old. Where they tell of prefill, they stand in place of what the callers
+// of Checker and State know of it.
+func (m *Monitor) Track(endpoint worker.EndpointID, instanceID uint64, rank uint32, sent Load) {
+	m.update(endpoint, instanceID, rank, func(_ *load, known *rankLoad) { known.sent = sent })
+}
+
+// update changes what is known of a rank, if its worker is known.
+func (m *Monitor) update(endpoint worker.EndpointID, instanceID uint64, rank uint32, change func(*load, *rankLoad)) {
 	f := (*m.fleets.Load())[endpoint]
 	if f == nil {
 		return
@@ -219,9 +271,8 @@ func (m *Monitor) Report(endpoint worker.EndpointID, instanceID uint64, rank uin
 		known = &rankLoad{}
 		l.reported[rank] = known
 	}
-	known.load = known.load.with(r)
-	known.latched = l.limits.Latch(known.latched, known.load)
-	l.at.Store(int64(m.now()))
+	change(l, known)
+	known.latched = l.limits.Latch(known.latched, known.both())
 	l.judge()
 }
 
@@ -241,8 +292,11 @@ func (m *Monitor) Checker(endpoint worker.EndpointID) func(instanceID uint64, pr
 
 // overloaded reports whether the worker is beyond a limit, by its own reports or by what it was sent.
 func (l *load) overloaded(now, stale time.Duration, prefill int64) bool {
-	if l.over.Load() && now-time.Duration(l.at.Load()) < stale {
+	if l.sent.Load() || l.over.Load() && now-time.Duration(l.at.Load()) < stale {
 		return true
+	}
+	if l.tracked.Load() >= 0 { // it has been looked at, rank by rank
+		return false
 	}
 	limit := l.limit.Load()
 	return limit >= 0 && prefill/int64(l.ranks) > limit

@@ -57,6 +57,9 @@ func (m *Monitor) State(endpoint worker.EndpointID, sights []Sight, pending int6
 		if f != nil && f.workers[s.InstanceID] != nil {
 			l := f.workers[s.InstanceID]
 			capacity, ranks = l.capacity, float64(l.ranks)
+			if n := l.tracked.Load(); n >= 0 {
+				prefill = float64(n) * ranks
+			}
 			// Its own word counts others' requests as well, and comes later.
 			prefill = max(prefill, float64(l.prefill.Load())*ranks)
 		}

@@ -108,7 +108,10 @@ func TestBlocksOfActiveRequests(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	cfg := kvroute.Default()
 	cfg.TrackOutput = true
-	w := newWorld(t, kvroute.Options{Config: cfg})
+	told := map[uint64]kvroute.RankLoad{1: {Worker: 1}, 2: {Worker: 2}}
+	w := newWorld(t, kvroute.Options{Config: cfg, Loads: func(_ worker.EndpointID, id uint64, rank uint32, blocks, prefill *uint64) {
+		told[id] = kvroute.RankLoad{Worker: id, Rank: rank, Blocks: int64(*blocks), Prefill: int64(*prefill)}
+	}})
 	w.publish(newEngine(1, 101), newEngine(2, 102))
 	type open struct {
 		id     uint64
@@ -160,6 +163,12 @@ func TestBlocksOfActiveRequests(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, w.r.Loads(endpoint)); diff != "" {
 			t.Fatalf("seed %d step %d, loads (-want +got):\n%s", seed, step, diff)
+		}
+		for _, l := range want {
+			l.Requests = 0 // nobody is told
+			if diff := cmp.Diff(l, told[l.Worker]); diff != "" {
+				t.Fatalf("seed %d step %d, told (-want +got):\n%s", seed, step, diff)
+			}
 		}
 	}
 }

@@ -58,6 +58,22 @@ func (p *pool) add(q *request) {
 	q.at = len(k.requests)
 	k.requests = append(k.requests, q)
 	p.metrics.active.Inc()
+	p.report(k)
+}
+
+// report tells what a rank has to do. The caller holds mu.
+func (p *pool) report(k *rank) {
+	if p.r.opts.Loads == nil || k.gone {
+		return
+	}
+	var blocks, prefill *uint64
+	if p.cfg.TrackBlocks {
+		blocks = new(uint64(max(k.load.DecodeBlocks, 0)))
+	}
+	if p.cfg.TrackPrefill {
+		prefill = new(uint64(max(k.load.PrefillTokens, 0)))
+	}
+	p.r.opts.Loads(p.id, k.at.ID, k.at.Rank, blocks, prefill)
 }
 
 // common returns how many blocks at the path's beginning another request of the rank holds, too. The caller holds mu.
@@ -105,6 +121,7 @@ func (p *pool) free(q *request) {
 	}
 	q.path = nil
 	p.metrics.active.Dec()
+	p.report(k)
 	p.bury(k)
 }
 
@@ -130,6 +147,7 @@ func (q *request) Item(it *worker.Item) {
 		p.mu.Lock()
 		q.extra += more
 		q.rank.load.DecodeBlocks += more
+		p.report(q.rank)
 		p.mu.Unlock()
 	}
 }
@@ -140,6 +158,7 @@ func (q *request) begin() {
 	p := q.pool
 	p.mu.Lock()
 	p.prefilled(q)
+	p.report(q.rank)
 	p.tell(q, worker.SequencePrefilled)
 	p.mu.Unlock()
 }

@@ -9,6 +9,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/events"
 	"github.com/portico-llm/portico/internal/router/kvcost"
@@ -53,6 +54,10 @@ type Options struct {
 
 	// Dispatch sends recovery queries to workers.
 	Dispatch func(ctx context.Context, call *router.Call) (router.Stream, error)
+
+	// Loads is told of what the requests at work at a rank come to, with every change: blocks, and prompt tokens to be
+	// computed; nil for what isn't counted. It is called under a lock and must be quick. Nil: nobody wants to know.
+	Loads func(id worker.EndpointID, instanceID uint64, rank uint32, blocks, prefill *uint64)
 
 	// How other routers are told of requests, where an endpoint's Config asks for it. Registrar nil: they aren't.
 	Registrar events.Registrar

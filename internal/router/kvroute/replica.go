@@ -127,6 +127,7 @@ func (p *pool) heard(key remoteKey, a *worker.ActiveSequence) {
 	case worker.SequencePrefilled:
 		if old != nil && !old.done {
 			p.prefilled(old)
+			p.report(old.rank)
 		}
 	case worker.SequenceFreed:
 		if old != nil {
