@@ -25,6 +25,7 @@ func TestAPI(t *testing.T) {
 			{"completions", testCompletion}, {"completions stream", testCompletionStream},
 			{"batch", testBatch}, {"token ids", testTokenIDs}, {"n", testN}, {"stop strings", testStop},
 			{"refusals", testRefusals}, {"health", testHealth},
+			{"responses", testResponses}, {"messages", testMessages},
 		} {
 			t.Run(c.name, func(t *testing.T) { c.run(t, d.client) })
 		}

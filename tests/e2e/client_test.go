@@ -6,7 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +30,25 @@ type client struct {
 func newClient(t *testing.T, base string) *client {
 	alone := testkit.LintTransport{RoundTripper: &http.Transport{DisableKeepAlives: true}, TB: t}
 	return &client{base, &http.Client{Transport: alone, Timeout: time.Minute}}
+}
+
+// linted stands between a frontend and a client that is a program of its own, whose streams are linted on the way, and
+// returns its address.
+func linted(t *testing.T, frontend string) string {
+	t.Helper()
+	to, err := url.Parse(frontend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		Transport:     testkit.Client(t).Transport,
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // clients leave early
+	}
+	s := httptest.NewServer(proxy)
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 // post sends a JSON request and returns status and body.

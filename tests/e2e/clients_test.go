@@ -16,6 +16,7 @@ import (
 var flatErrors = map[string]bool{"error_fields": true}
 
 func runClients(t *testing.T, url string) {
+	url = linted(t, url)
 	setup := exec.Command(filepath.Join(tools.Root, "tests", "clients", "setup.sh"))
 	setup.Stderr = os.Stderr
 	out, err := setup.Output()

@@ -1,6 +1,7 @@
-"""A conversation of several turns through the official client, at temperature 0. Prints the answers as a JSON array.
+"""A conversation of several turns through the official client, at temperature 0, in one body each and streamed. Prints
+the answers as a JSON object: by mode, in order.
 
-usage: turns.py BASE_URL MODEL QUESTION...
+usage: turns.py BASE_URL MODEL TOKENS SYSTEM QUESTION...
 """
 
 import json
@@ -8,13 +9,26 @@ import sys
 
 import openai
 
-base_url, model, *questions = sys.argv[1:]
+base_url, model, tokens, system, *questions = sys.argv[1:]
 client = openai.OpenAI(base_url=base_url + "/v1", api_key="unused", max_retries=0, timeout=120)
-messages, answers = [{"role": "system", "content": "Answer in one sentence."}], []
-for question in questions:
-    messages.append({"role": "user", "content": question})
-    with client.chat.completions.stream(model=model, messages=messages, temperature=0, max_tokens=24) as stream:
-        answer = stream.until_done().get_final_completion().choices[0].message.content
-    messages.append({"role": "assistant", "content": answer})
-    answers.append(answer)
-print(json.dumps(answers))
+
+
+def whole(**ask):
+    return client.chat.completions.create(**ask).choices[0].message.content
+
+
+def streamed(**ask):
+    with client.chat.completions.stream(**ask) as stream:
+        return stream.until_done().get_final_completion().choices[0].message.content
+
+
+def turns(ask):
+    messages = [{"role": "system", "content": system}]
+    for question in questions:
+        messages.append({"role": "user", "content": question})
+        answer = ask(model=model, messages=messages, temperature=0, max_tokens=int(tokens))
+        messages.append({"role": "assistant", "content": answer})
+        yield answer
+
+
+print(json.dumps({"whole": list(turns(whole)), "streamed": list(turns(streamed))}))
