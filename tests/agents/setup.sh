@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the agents named, codex and opencode or one of them, in the versions of their package-lock.json, into
-# .build/agents. Together they take 800 MB, so they are there for whoever asks for them only; their tests are skipped
+# Installs the agents named, of codex, kimi and opencode, or all, in the versions of their package-lock.json, into
+# .build/agents. Together they take 1.1 GB, so they are there for whoever asks for them only; their tests are skipped
 # without them. Nothing that the packages bring is run while they are installed.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# -gt 0 ] || set -- codex opencode
+[ $# -gt 0 ] || set -- codex kimi opencode
 for agent in "$@"; do
     out=$(cd "$here/../.." && pwd)/.build/agents/$agent
     cmp -s "$here/$agent/package-lock.json" "$out/.stamp" 2>/dev/null && continue
