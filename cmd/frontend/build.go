@@ -60,7 +60,8 @@ type app struct {
 	catalog  *catalog.Catalog     // what can be served
 	server   *server.Server       // nil until everything else is there
 
-	overload // who is let in, and which workers get it
+	overload                                         // who is let in, and which workers get it
+	alone    func(decode, prefill *router.Call) bool // decode workers that had better read a prompt themselves
 
 	parts   *lifecycle.Group // what must not fail while the server runs; ends when one does
 	closers []closer         // called in reverse
@@ -400,6 +401,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	// Requests that wait for a worker that has gone fail at once.
 	a.follow(func(*router.Snapshot) { d.Refresh() })
 	a.workers = a.workersOf(d)
+	a.alone = aloneBy(routes.kv, d)
 	a.hearEvents(routes.kv, natsPlane)
 	return d, nil
 }
@@ -471,6 +473,7 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 			Routing:   a.cfg.Router.Mode == "kv",
 			Gate:      a.entrance,
 			Workers:   a.workers,
+			Alone:     a.alone,
 			Taints:    &a.taints,
 			MaxPrompt: a.cfg.Text.MaxPrompt,
 			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),

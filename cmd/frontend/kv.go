@@ -14,6 +14,7 @@ import (
 	"github.com/portico-llm/portico/internal/router/discovery/etcd"
 	"github.com/portico-llm/portico/internal/router/discovery/file"
 	"github.com/portico-llm/portico/internal/router/discovery/mem"
+	"github.com/portico-llm/portico/internal/router/dispatch"
 	"github.com/portico-llm/portico/internal/router/events"
 	"github.com/portico-llm/portico/internal/router/kvcost"
 	"github.com/portico-llm/portico/internal/router/kvroute"
@@ -58,7 +59,19 @@ func kvConfig(k *config.KVRouter) kvroute.Config {
 		},
 		Events: k.Events, TTL: k.TTL, Predicted: k.Predicted, TrackBlocks: k.TrackBlocks, TrackOutput: k.TrackOutput,
 		AssumeReuse: k.AssumeReuse, TrackPrefill: k.TrackPrefill, ReplicaSync: k.ReplicaSync,
+		Conditional: kvroute.Conditional{
+			On: k.Conditional.On, Policy: k.Conditional.Policy, Tokens: k.Conditional.Tokens, Share: k.Conditional.Share,
+			PrefillBusy: k.Conditional.PrefillBusy, DecodeBusy: k.Conditional.DecodeBusy,
+		},
 	}
+}
+
+// aloneBy asks the router in mode kv whether a decode worker had better read a prompt itself.
+func aloneBy(kv *kvroute.Router, d *dispatch.Dispatcher) func(decode, prefill *router.Call) bool {
+	look := func(call *router.Call) kvroute.Look {
+		return func(f func(router.Chooser, *router.Query, []router.Candidate)) error { return d.Preview(call, f) }
+	}
+	return func(decode, prefill *router.Call) bool { return kv.Alone(look(decode), look(prefill)) }
 }
 
 // hearEvents starts what listens to workers and to other routers. It follows discovery behind the router, so that a

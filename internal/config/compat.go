@@ -69,11 +69,10 @@ func (t *table) addIgnoredRouter() {
 	t.ignoreSwitch(noKVRouter, "load-aware", "DYN_ROUTER_LOAD_AWARE")
 	for _, name := range []string{
 		"tracking-hash", "tracking-key-file", "tracking-key-id", "prefill-load-model", "approximate-cache-policy",
-		"policy-config", "conditional-disagg-config", "prefill-policy", "decode-policy", "event-threads",
+		"policy-config", "prefill-policy", "decode-policy", "event-threads",
 	} {
 		t.ignore(noKVRouter, "router-"+name, envName("DYN_ROUTER_", name, ""))
 	}
-	t.ignoreSwitch(noKVRouter, "router-conditional-disagg", "DYN_ROUTER_CONDITIONAL_DISAGG")
 	t.ignoreSwitch(noKVRouter, "use-remote-indexer", "DYN_USE_REMOTE_INDEXER")
 	t.ignoreSwitch(noKVRouter, "enable-session-prefix-index", "DYN_ENABLE_SESSION_PREFIX_INDEX")
 	t.ignore(noKVRouter, "shared-cache-multiplier", "DYN_SHARED_CACHE_MULTIPLIER")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/portico-llm/portico/internal/config"
 )
@@ -105,6 +106,46 @@ func TestLimitsByName(t *testing.T) {
 	} {
 		if d := cmp.Diff(want, c.Admission.MaxRequestsOf); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// TestConditionalDisagg: the object goes before the settings, and the queue's threshold stands in for one that is left out.
+func TestConditionalDisagg(t *testing.T) {
+	on := []string{"--router-mode", "kv", "--router-conditional-disagg"}
+	half, two := 0.5, 2.0
+	for name, tc := range map[string]struct {
+		args, environ []string
+		want          config.ConditionalDisagg
+	}{
+		"defaults": {on, nil, config.ConditionalDisagg{On: true, Policy: "isl_bounding", Tokens: 2048, Share: 0.7}},
+		"settings": {on, []string{"DYN_ROUTER_CONDITIONAL_DISAGG_POLICY=isl_or_load",
+			"DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD=100", "DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD=0.25",
+			"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD=0.5", "DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD=2"},
+			config.ConditionalDisagg{On: true, Policy: "isl_or_load", Tokens: 100, Share: 0.25, PrefillBusy: &half, DecodeBusy: &two}},
+		"object": {append(on, "--router-queue-threshold", "2", "--router-conditional-disagg-config",
+			`{"policy":"prefill_load","eff_isl_threshold":7,"decode_busy_threshold":0.5,"prefill_busy_threshold":null}`),
+			[]string{"DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD=100"},
+			config.ConditionalDisagg{On: true, Policy: "prefill_load", Tokens: 7, Share: 0.7, PrefillBusy: &two, DecodeBusy: &half}},
+	} {
+		c := mustLoad(t, tc.args, tc.environ, "")
+		if d := cmp.Diff(tc.want, c.Router.KV.Conditional, cmpopts.IgnoreUnexported(config.ConditionalDisagg{})); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+	for want, args := range map[string][]string{
+		"needs --router-mode kv":               {"--router-conditional-disagg"},
+		"needs --router-kv-events":             append(on, "--no-router-kv-events"),
+		"needs --router-conditional-disagg to": {"--router-conditional-disagg-config", "{}"},
+		"-prefill-busy-threshold or":           append(on, "--router-conditional-disagg-policy", "isl_or_load"),
+		`unknown field "isl"`:                  append(on, "--router-conditional-disagg-config", `{"isl":1}`),
+		"allowed is a JSON object":             append(on, "--router-conditional-disagg-config", `[]`),
+		"eff_isl_threshold: allowed is":        append(on, "--router-conditional-disagg-config", `{"eff_isl_threshold":1.5}`),
+		"policy: allowed is":                   append(on, "--router-conditional-disagg-config", `{"policy":"never"}`),
+	} {
+		_, _, err := config.Load(args, nil, os.ReadFile)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
 }
@@ -219,6 +260,9 @@ var companions = map[string][]string{
 	"--tls-client-ca-cert-path":   {"--tls-key-path=k", "--tls-cert-path=c"},
 	"--nats-tls-client-cert-path": {"--nats-tls-client-key-path=k"},
 	"--nats-tls-client-key-path":  {"--nats-tls-client-cert-path=c"},
+	"--router-conditional-disagg": {"--router-mode=kv"},
+
+	"--router-conditional-disagg-config": {"--router-mode=kv", "--router-conditional-disagg"},
 }
 
 func TestEveryFlagOfDynamoIsAccepted(t *testing.T) {
@@ -234,8 +278,11 @@ func TestEveryFlagOfDynamoIsAccepted(t *testing.T) {
 		if len(values) == 0 {
 			values = []string{"1"}
 		}
-		if f.names[0] == "--metrics-prefix" {
+		switch f.names[0] {
+		case "--metrics-prefix":
 			values = []string{"a"}
+		case "--router-conditional-disagg-config":
+			values = []string{"{}"}
 		}
 		if f.initial != "" && f.initial != "None" && f.initial != "[]" {
 			values = append(values, f.initial)

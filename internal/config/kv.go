@@ -1,7 +1,13 @@
 package config
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,11 +30,96 @@ type KVRouter struct {
 	AssumeReuse  bool          // requests that begin alike share blocks
 	TrackPrefill bool          // count prompt tokens still to be computed
 
+	Conditional ConditionalDisagg // when decode workers read prompts themselves
+
 	BlockSize   int   // in tokens, in place of the cards'; 0 for theirs
 	MemoryLimit int64 // bytes of one endpoint's index; 0 for no limit
 
 	EventPlane string // what this process publishes on: "zmq" or "nats"
 	EventHost  string // address of its event sockets
+}
+
+// ConditionalDisagg says when a decode worker reads a prompt itself although there are prefill workers.
+type ConditionalDisagg struct {
+	On          bool
+	Policy      string   // "isl_bounding", "prefill_load" or "isl_or_load"
+	Tokens      int      // fewer than these are to be computed
+	Share       float64  // and less of the prompt than this
+	PrefillBusy *float64 // multiple of a batch's tokens in prefill beyond which a prefill worker is busy; nil for never
+	DecodeBusy  *float64 // share of its blocks beyond which a decode worker is spared; nil for never
+
+	object string // all of them but On, as a JSON object, which goes before the single settings
+}
+
+// addConditional lists when decode workers read prompts.
+func (t *table) addConditional(c *ConditionalDisagg) {
+	const key, env = "router-conditional-disagg", "DYN_ROUTER_CONDITIONAL_DISAGG"
+	t.add(key, env, boolean(&c.On, false),
+		"Whether a decode worker may read a prompt itself although there are prefill workers, as the next settings have it. "+
+			"Needs --router-mode kv and KV events.")
+	t.add(key+"-policy", env+"_POLICY", choice(&c.Policy, "isl_bounding", "isl_bounding", "prefill_load", "isl_or_load"),
+		"When: little of the prompt is left to be computed there (isl_bounding), the prefill worker is busy (prefill_load), or "+
+			"either (isl_or_load).")
+	t.add(key+"-eff-isl-threshold", env+"_EFF_ISL_THRESHOLD", integer(&c.Tokens, 2048, 0, math.MaxInt32),
+		"Little are fewer tokens than these that the decode worker hasn't cached,")
+	t.add(key+"-eff-isl-ratio-threshold", env+"_EFF_ISL_RATIO_THRESHOLD", number(&c.Share, 0.7, 0, 1),
+		"and less than this share of the prompt.")
+	t.add(key+"-prefill-busy-threshold", env+"_PREFILL_BUSY_THRESHOLD", optional(&c.PrefillBusy, math.MaxInt32, false),
+		"Multiple of max_num_batched_tokens in prefill beyond which a prefill worker is busy; default: --router-queue-threshold.")
+	t.add(key+"-decode-busy-threshold", env+"_DECODE_BUSY_THRESHOLD", optional(&c.DecodeBusy, math.MaxInt32, false),
+		"Share of its KV blocks, those of the prompt included, beyond which a decode worker reads none; None for no such bound.")
+	t.add(key+"-config", env+"_CONFIG", text(&c.object, ""),
+		"The same as a JSON object, whose fields go before the single settings: policy, eff_isl_threshold, "+
+			"eff_isl_ratio_threshold, prefill_busy_threshold, decode_busy_threshold.")
+}
+
+// merge takes over the fields of the JSON object, each under the rules of its setting.
+func (c *ConditionalDisagg) merge(byKey map[string]*Setting) error {
+	if c.object == "" {
+		return nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(c.object), &fields); err != nil || fields == nil {
+		return errors.New("allowed is a JSON object")
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		s := byKey["router-conditional-disagg-"+strings.ReplaceAll(name, "_", "-")]
+		if s == nil || name == "config" {
+			return fmt.Errorf("unknown field %q; known: policy, eff_isl_threshold, eff_isl_ratio_threshold, "+
+				"prefill_busy_threshold, decode_busy_threshold", name)
+		}
+		value := string(fields[name])
+		if text := ""; json.Unmarshal(fields[name], &text) == nil && value != "null" {
+			value = text
+		} else if value == "null" {
+			value = "none"
+		}
+		if err := s.value.set(value); err != nil {
+			return fmt.Errorf("%s: allowed is %s", name, s.value.allowed())
+		}
+	}
+	return nil
+}
+
+// checkConditional takes over the JSON object and finds what can't be meant.
+func (c *Config) checkConditional(wrong func(key, message string)) {
+	const key = "router-conditional-disagg"
+	k := &c.Router.KV.Conditional
+	if err := k.merge(c.byKey); err != nil {
+		wrong(key+"-config", err.Error())
+	}
+	switch {
+	case !k.On:
+		if k.object != "" {
+			wrong(key+"-config", "needs --"+key+" too")
+		}
+	case c.Router.Mode != "kv":
+		wrong(key, "needs --router-mode kv")
+	case !c.Router.KV.Events:
+		wrong(key, "needs --router-kv-events")
+	case k.Policy != "isl_bounding" && k.PrefillBusy == nil && c.Loads.Queue == nil:
+		wrong(key+"-policy", "needs --"+key+"-prefill-busy-threshold or --router-queue-threshold")
+	}
 }
 
 // addKVRouter lists how workers are chosen by their KV caches.
@@ -67,6 +158,7 @@ func (t *table) addKVRouter(k *KVRouter) {
 		"Whether running requests that begin alike share blocks.").alias("assume-kv-reuse")
 	t.add("router-track-prefill-tokens", "DYN_ROUTER_TRACK_PREFILL_TOKENS", boolean(&k.TrackPrefill, true),
 		"Whether prompt tokens still to be computed count.")
+	t.addConditional(&k.Conditional)
 	t.add("kv-cache-block-size", "DYN_KV_CACHE_BLOCK_SIZE", integer(&k.BlockSize, 0, 0, 1<<20),
 		"Tokens in a KV block, in place of what the cards say; 0 for theirs.")
 	t.add("router-kv-index-memory-mb", "PORTICO_ROUTER_KV_INDEX_MEMORY_MB",

@@ -191,6 +191,7 @@ func (c *Config) check() (problems []Problem) {
 		wrong("tls-client-ca-cert-path", "needs --tls-cert-path too")
 	}
 	problems = append(problems, c.checkURLs()...)
+	c.checkConditional(wrong)
 	for _, s := range c.settings {
 		if s.Group == "Paths" && !strings.HasPrefix(s.value.String(), "/") {
 			wrong(s.Key, "allowed is a path that begins with /")
@@ -258,6 +259,9 @@ func (c *Config) derive() {
 	// OpenTelemetry: OTEL_SERVICE_NAME goes before service.name among the resource's attributes.
 	if name := c.Trace.Attributes["service.name"]; name != "" && !c.Given("otel-service-name") {
 		c.Trace.Service = name
+	}
+	if k := &c.Router.KV.Conditional; k.PrefillBusy == nil {
+		k.PrefillBusy = c.Loads.Queue // where requests would have to wait
 	}
 	c.Trace.derive()
 }

@@ -40,6 +40,10 @@ type Options struct {
 	// Workers says what the workers of a set can take, as the gate asks it; its nil is: anything. Nil: nobody knows.
 	Workers func(set *catalog.Set) func(pending int64) admission.State
 
+	// Alone reports whether a decode worker is to read a prompt itself although there are prefill workers, given the calls
+	// to either. It must be quick. Nil: never.
+	Alone func(decode, prefill *router.Call) bool
+
 	// Taints knows which taints workers have; nil: requests that require one find no worker.
 	Taints *constraint.Index
 
@@ -78,6 +82,7 @@ type Pipeline struct {
 	gate       *admission.Gate // nil: none
 	workers    func(set *catalog.Set) func(pending int64) admission.State
 	prefills   *prefillMetrics
+	alone      func(decode, prefill *router.Call) bool // nil: never
 	taints     *constraint.Index
 	maxPrompt  int64 // bytes; 0: no bound
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan
@@ -109,6 +114,7 @@ func New(opts Options) *Pipeline {
 		mmRouting:  opts.Routing,
 		gate:       opts.Gate,
 		workers:    opts.Workers,
+		alone:      opts.Alone,
 		taints:     opts.Taints,
 		maxPrompt:  opts.MaxPrompt,
 	}

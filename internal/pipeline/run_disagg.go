@@ -29,7 +29,12 @@ func (p *Pipeline) send(
 	}
 	switch pool := req.Set.Prefill(); {
 	case pool != nil:
-		return p.share(ctx, &sharing{req: req, leg: l, call: call, pool: pool, media: media})
+		s := &sharing{req: req, leg: l, call: call, pool: pool, media: media}
+		if p.bypass(ctx, s) {
+			p.prefills.count(req.Model, prefillBypassed)
+			return p.dispatch(ctx, call, p.stages.aggregated)
+		}
+		return p.share(ctx, s)
 	case req.Set.NeedsPrefill():
 		// The last prefill worker has gone since the model was looked up.
 		return nil, errNoPrefill(req.Model)
@@ -89,6 +94,17 @@ func (p *Pipeline) share(ctx context.Context, s *sharing) (router.Stream, error)
 			"model", s.req.Model, "error", err)
 		return p.dispatch(ctx, s.call, p.stages.aggregated)
 	}
+}
+
+// bypass reports whether the decode worker had better read the prompt itself. A client that names a prefill worker has
+// decided.
+func (p *Pipeline) bypass(ctx context.Context, s *sharing) bool {
+	if p.alone == nil || s.call.Request.Routing.PrefillWorkerID != nil || len(s.call.TokenIDs) == 0 {
+		return false
+	}
+	leg := p.newPrefillLeg(ctx, s)
+	defer leg.cancel()
+	return p.alone(s.call, leg.call)
 }
 
 // prefillLost is the failure of a request whose prefill worker is lost, or can't be had, before the decode worker has

@@ -14,6 +14,7 @@ const (
 	prefillMet         = "bootstrap"   // both workers were sent to a meeting place
 	prefillLostOutcome = "lost"        // the prefill worker was lost before it was done
 	prefillFallback    = "fallback"    // none was to be had, so the decode worker reads the prompt
+	prefillBypassed    = "bypassed"    // the decode worker reads it, as that is better
 	prefillFailed      = "failure"     // none was to be had, and the decode worker can't
 	prefillCancelled   = "cancelled"   // the client left meanwhile
 )

@@ -26,6 +26,13 @@ type cardConfig struct {
 	TrackOutput   *bool    `json:"router_track_output_blocks"`
 	AssumeReuse   *bool    `json:"router_assume_kv_reuse"`
 	TrackPrefill  *bool    `json:"router_track_prefill_tokens"`
+
+	Conditional *bool    `json:"conditional_disagg_enabled"`
+	Policy      *string  `json:"conditional_disagg_policy"`
+	ISL         *int     `json:"conditional_disagg_eff_isl_threshold"`
+	ISLShare    *float64 `json:"conditional_disagg_eff_isl_ratio_threshold"`
+	PrefillBusy *float64 `json:"conditional_disagg_prefill_busy_threshold"`
+	DecodeBusy  *float64 `json:"conditional_disagg_decode_busy_threshold"`
 }
 
 // put sets what a pointer points to, if there is one.
@@ -56,7 +63,26 @@ func (c *cardConfig) over(base Config) Config {
 	put(&base.TrackOutput, k.TrackOutput)
 	put(&base.AssumeReuse, k.AssumeReuse)
 	put(&base.TrackPrefill, k.TrackPrefill)
+	k.condition(&base.Conditional)
 	return base
+}
+
+// condition puts the card's say on top of when decode workers read prompts. What can't be is left out.
+func (c *cardConfig) condition(base *Conditional) {
+	to := *base
+	put(&to.On, c.Conditional)
+	put(&to.Policy, c.Policy)
+	put(&to.Tokens, c.ISL)
+	put(&to.Share, c.ISLShare)
+	if c.PrefillBusy != nil {
+		to.PrefillBusy = c.PrefillBusy
+	}
+	if c.DecodeBusy != nil {
+		to.DecodeBusy = c.DecodeBusy
+	}
+	if to.Check() == nil {
+		*base = to
+	}
 }
 
 // parseCard reads a card's router_config: the mode that it asks for, empty for none, and its say in mode kv.

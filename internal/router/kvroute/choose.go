@@ -192,12 +192,38 @@ func (p *pool) choose(
 	q *router.Query, in *prompt, o *overlaps, candidates []router.Candidate,
 ) (router.Choice, error) {
 	cq := p.query(q, in)
-	cfg := p.cfg.Cost.With(&in.override.cost)
 	reuse := p.cfg.AssumeReuse
 	put(&reuse, in.override.assumeReuse)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	c, at, owner, err := p.assess(q, cq, in, o, reuse, candidates)
+	if err != nil {
+		return router.Choice{}, refusal(err)
+	}
+	if at < 0 {
+		return p.nobody(q, candidates)
+	}
+	k := p.roster.ranks[at]
+	p.note(&p.desk, in, c)
+	t := p.place(&request{
+		pool: p, rank: k, id: q.RequestID, path: in.sequence, shared: reuse, tokens: in.tokens,
+		prefill: int64(max(in.tokens-c.Cached, 0)), track: cq.TrackPrefill, cached: c.Cached,
+	})
+	// Before the next request is weighed: it may begin alike. That there is no room is counted by the index.
+	if !p.cfg.Events {
+		_ = p.index.Insert(k.at, in.local)
+	} else if p.guess != nil {
+		_ = p.guess.Insert(k.at, in.local)
+	}
+	return router.Choice{Index: owner, Rank: &k.at.Rank, Ticket: t}, nil
+}
+
+// assess looks at what each rank has cached and to do, and weighs them, as weigh has it. The caller holds mu.
+func (p *pool) assess(
+	q *router.Query, cq *kvcost.Query, in *prompt, o *overlaps, reuse bool, candidates []router.Candidate,
+) (c kvcost.Choice, at, owner int, err error) {
+	cfg := p.cfg.Cost.With(&in.override.cost)
 	d := &p.desk
 	if p.cfg.TrackBlocks && reuse {
 		o.view.active = p.active.View()
@@ -217,26 +243,7 @@ func (p *pool) choose(
 	}
 	p.look(o.view)
 	p.gather(in, o)
-	c, at, owner, err := p.weigh(q, cq, &cfg, o, candidates)
-	if err != nil {
-		return router.Choice{}, refusal(err)
-	}
-	if at < 0 {
-		return p.nobody(q, candidates)
-	}
-	k := p.roster.ranks[at]
-	p.note(d, in, c)
-	t := p.place(&request{
-		pool: p, rank: k, id: q.RequestID, path: in.sequence, shared: reuse, tokens: in.tokens,
-		prefill: int64(max(in.tokens-c.Cached, 0)), track: cq.TrackPrefill, cached: c.Cached,
-	})
-	// Before the next request is weighed: it may begin alike. That there is no room is counted by the index.
-	if !p.cfg.Events {
-		_ = p.index.Insert(k.at, in.local)
-	} else if p.guess != nil {
-		_ = p.guess.Insert(k.at, in.local)
-	}
-	return router.Choice{Index: owner, Rank: &k.at.Rank, Ticket: t}, nil
+	return p.weigh(q, cq, &cfg, o, candidates)
 }
 
 // query describes the request to the cost function.
@@ -392,6 +399,15 @@ func (p *pool) part(q *router.Query, candidates []router.Candidate) bool {
 		}
 	}
 	return i == len(candidates)
+}
+
+// holder returns whose rank one is, as a member of the roster.
+func (r *roster) holder(at int) *member {
+	i, found := slices.BinarySearchFunc(r.members, at, func(m member, at int) int { return cmp.Compare(m.from, at) })
+	if !found {
+		i-- // the last that begins before it
+	}
+	return &r.members[i]
 }
 
 // owner returns whose rank one is, as a place among the router's candidates, of which part has spoken. The caller holds mu.

@@ -33,13 +33,15 @@ type Config struct {
 	AssumeReuse  bool // requests that begin alike share blocks
 	TrackPrefill bool // count the prompt tokens still to be computed
 	ReplicaSync  bool // tell other routers, and hear them
+
+	Conditional Conditional // of decode workers: when they read prompts themselves
 }
 
 // Default returns the Config that holds when nothing is configured.
 func Default() Config {
 	return Config{
 		Cost: kvcost.Default(), Events: true, TTL: 120 * time.Second,
-		TrackBlocks: true, AssumeReuse: true, TrackPrefill: true,
+		TrackBlocks: true, AssumeReuse: true, TrackPrefill: true, Conditional: DefaultConditional(),
 	}
 }
 

@@ -54,6 +54,8 @@ type member struct {
 	instance *worker.Instance
 	muted    bool // its blocks are of another size
 	from, to int  // its ranks, in the roster's
+
+	blocks, batch uint64 // KV blocks of a rank and tokens of a batch, as its card has them; 0: it doesn't say
 }
 
 // roster is the workers in discovery, by id, and their ranks in the same order. What a choice reads of a thousand ranks
@@ -227,6 +229,12 @@ func (p *pool) enlist(to *roster, in *worker.Instance, card *worker.Card) {
 		to.candidates = append(to.candidates, kvcost.Candidate{Worker: at.ID, Rank: at.Rank, Taints: rc.Taints})
 	}
 	m.to = len(to.ranks)
+	if rc.TotalKVBlocks != nil {
+		m.blocks = *rc.TotalKVBlocks
+	}
+	if rc.MaxNumBatchedTokens != nil {
+		m.batch = *rc.MaxNumBatchedTokens
+	}
 	to.members, to.instances = append(to.members, m), append(to.instances, in)
 }
 
