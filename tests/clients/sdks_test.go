@@ -39,6 +39,12 @@ var plays = map[string]func(messages int) testkit.Script{
 		}
 		return spoken(greeting)
 	},
+	"shell": func(messages int) testkit.Script { // a command, and then what it has shown
+		if messages < 4 {
+			return spoken("<tool_call>\n{\"name\": \"local_shell\", \"arguments\": {\"command\": [\"ls\", \"-l\"]}}\n</tool_call>")
+		}
+		return spoken(greeting)
+	},
 	"broken": func(int) testkit.Script { return testkit.Items(`[{"_raise":"secret"}]`) },
 	"breaks": func(int) testkit.Script {
 		return testkit.Items(`[{"token_ids":[72]},{"token_ids":[101]},{"token_ids":[108]},{"_raise":"secret"}]`)
@@ -81,7 +87,7 @@ func newStage(t *testing.T) *stage {
 	for name := range plays {
 		set := testkit.ByteModel(name)
 		set.Renderer = turns{}
-		if name == "tools" || name == "agent" || name == "forced" {
+		if name == "tools" || name == "agent" || name == "forced" || name == "shell" {
 			set.ToolParser = "hermes"
 		}
 		if name == "tools" || name == "agent" {
@@ -191,15 +197,18 @@ func TestSDKs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	python := filepath.Join(root, ".build", "clients", "sdks", "bin", "python")
+	python := func(env string) string { return filepath.Join(root, ".build", "clients", env, "bin", "python") }
 	for _, sdk := range []struct {
 		name, program, script string
 		cancels               int // streams that the checks leave early
 	}{
+		{"openai-python", python("python"), "python/sdk_check.py", 1},
+		{"openai-node", "node", "node/openai.mjs", 1},
+		{"openai-agents", python("agents"), "agents/sdk_check.py", 1},
 		{"ai", "node", "node/ai.mjs", 2},
-		{"langchain", python, "sdks/langchain_check.py", 1},
-		{"llamaindex", python, "sdks/llamaindex_check.py", 1},
-		{"instructor", python, "sdks/instructor_check.py", 1},
+		{"langchain", python("sdks"), "sdks/langchain_check.py", 1},
+		{"llamaindex", python("sdks"), "sdks/llamaindex_check.py", 1},
+		{"instructor", python("sdks"), "sdks/instructor_check.py", 1},
 	} {
 		t.Run(sdk.name, func(t *testing.T) {
 			script := filepath.Join(root, "tests", "clients", sdk.script)
@@ -210,7 +219,7 @@ func TestSDKs(t *testing.T) {
 				t.Skipf("the SDK isn't installed: tests/clients/setup.sh (%v)", err)
 			}
 			s := newStage(t)
-			s.run(t, sdk.program, script)
+			s.run(t, sdk.program, script, "PYTHONPATH="+filepath.Join(root, "tests", "clients", "sdks"))
 			s.stopped(t, sdk.cancels)
 			if testkit.Updating() {
 				s.keep(t, sdk.name)
@@ -220,7 +229,7 @@ func TestSDKs(t *testing.T) {
 }
 
 // run runs a script that prints a JSON line per check.
-func (s *stage) run(t *testing.T, program, script string) {
+func (s *stage) run(t *testing.T, program, script string, env ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -228,6 +237,7 @@ func (s *stage) run(t *testing.T, program, script string) {
 	// None of them is to send anything anywhere else.
 	cmd.Env = append(os.Environ(), "LANGSMITH_TRACING=false", "ANONYMIZED_TELEMETRY=False", "AI_SDK_LOG_WARNINGS=false",
 		"no_proxy=127.0.0.1", "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(cmd.Env, env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -255,11 +265,11 @@ func (s *stage) run(t *testing.T, program, script string) {
 	}
 }
 
-// stopped waits until the workers of abandoned streams have been told, one second each at most.
+// stopped waits until the workers of abandoned streams have been told.
 func (s *stage) stopped(t *testing.T, want int) {
 	t.Helper()
 	got := 0
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		got = 0
 		for _, call := range s.dispatcher.Calls() {
 			if bytes.Contains(call.Body, []byte(`"model":"slow"`)) {

@@ -108,6 +108,17 @@ def errors():
             raise AssertionError(f"no {kind.__name__}")
 
 
+def error_in_stream():
+    """What came ahead of the failure is no person, and the failure is told."""
+    try:
+        list(patched(instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
+            model="breaks", messages=QUESTION, response_model=Person, max_retries=0))
+    except (InstructorRetryException, openai.APIError) as e:
+        assert "secret" not in str(e), repr(e)
+        return
+    raise AssertionError("the end looks like a good one")
+
+
 def cancel():
     stream = client.chat.completions.create(model="slow", messages=QUESTION, stream=True)
     for chunk in stream:
@@ -117,4 +128,4 @@ def cancel():
 
 
 report(json_schema, json_mode, markdown_json, tools, tools_strict, parallel_tools, partial_stream, with_completion,
-       validation_fails, errors, cancel)
+       validation_fails, errors, error_in_stream, cancel)
