@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +48,7 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, testkit.Play(testkit.Items(script)), nil)
 			all := maps.Clone(endpoints)
-			all["/v1/responses"] = responsesRequest
+			all["/v1/responses"], all["/v1/messages"] = responsesRequest, strings.TrimSuffix(messageBody, "}")
 			for path, body := range all {
 				res, got := s.do(t, http.MethodPost, path, body+"}")
 				if res.StatusCode < 500 || strings.Contains(got, "finish_reason") || strings.Contains(got, `"completed"`) {
@@ -60,8 +61,12 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 					}
 					continue
 				}
-				if path == "/v1/responses" {
+				switch path {
+				case "/v1/responses":
 					failedResponse(t, got)
+					continue
+				case "/v1/messages":
+					failedMessage(t, got)
 					continue
 				}
 				ev := events(t, got)
@@ -71,11 +76,22 @@ func TestFaultNeverLooksLikeSuccess(t *testing.T) {
 				}
 			}
 			_, metrics := s.do(t, http.MethodGet, "/metrics", "")
+			failures := 0.0
 			for line := range strings.Lines(metrics) {
-				if strings.HasPrefix(line, "dynamo_frontend_requests_total{") && strings.Contains(line, `status="success"`) &&
-					!strings.HasSuffix(line, " 0\n") {
+				if !strings.HasPrefix(line, "dynamo_frontend_requests_total{") || strings.HasSuffix(line, " 0\n") {
+					continue
+				}
+				if strings.Contains(line, `status="success"`) {
 					t.Errorf("counted as a success: %s", line)
 				}
+				n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				failures += n
+			}
+			if want := float64(2 * len(all)); failures != want {
+				t.Errorf("%g failures are counted, want %g", failures, want)
 			}
 		})
 	}
@@ -95,6 +111,16 @@ func failedResponse(t *testing.T, got string) {
 	}
 }
 
+// failedMessage checks a stream of Anthropic's events that broke off after its first output.
+func failedMessage(t *testing.T, got string) {
+	t.Helper()
+	ev := events(t, got)
+	if last := ev[len(ev)-1]; last.Name != "error" || !strings.Contains(got, `"text":"A"`) || strings.Contains(got, "message_stop") ||
+		strings.Contains(got, `"end_turn"`) {
+		t.Errorf("it looks like success: %s", got)
+	}
+}
+
 // TestUsageAgrees compares the usage of streams with that of answers in one piece, and checks that only those who asked
 // for it get it.
 func TestUsageAgrees(t *testing.T) {
@@ -109,6 +135,9 @@ func TestUsageAgrees(t *testing.T) {
 		"length":      {fmt.Sprintf(one, "length"), `,"max_tokens":4`, 4},
 		"stop string": {fmt.Sprintf(one, "stop"), `,"stop":"C"`, 3},
 		"choices":     {three, `,"n":3`, 4},
+		"reported": {`{"token_ids":[65],"completion_usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}},` +
+			`{"token_ids":[66],"finish_reason":"stop","completion_usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11,` +
+			`"prompt_tokens_details":{"cached_tokens":8}}}`, ``, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, testkit.Play(testkit.Items("["+tt.script+"]")), nil)
@@ -127,6 +156,9 @@ func TestUsageAgrees(t *testing.T) {
 				a, b := usage(t, whole), usage(t, ev[len(ev)-2].Data)
 				if a["completion_tokens"] != tt.tokens || fmt.Sprint(a) != fmt.Sprint(b) {
 					t.Errorf("%s: %v in one piece, %v streamed", path, a, b)
+				}
+				if cached := fmt.Sprint(a["prompt_tokens_details"]); name == "reported" && !strings.Contains(cached, "cached_tokens:8") {
+					t.Errorf("%s: %v, cached %s", path, a, cached)
 				}
 			}
 		})
@@ -185,7 +217,7 @@ func TestImpossibleValuesStayHere(t *testing.T) {
 		{"max_tokens", "0"}, {"max_tokens", "-1"}, {"max_tokens", "1000000000000000000"}, {"max_tokens", "99999999999999999999"},
 		{"temperature", "1e308"}, {"temperature", "-0.1"}, {"temperature", "1e400"}, {"temperature", "NaN"},
 		{"top_p", "0"}, {"top_p", "1.1"}, {"min_p", "-1"}, {"top_k", "-2"}, {"repetition_penalty", "0"},
-		{"prompt_logprobs", "-1"}, {"prompt_logprobs", "100000"},
+		{"prompt_logprobs", "-1"}, {"prompt_logprobs", "100000"}, {"seed", "1e400"}, {"min_tokens", "-1"},
 		{"guided_regex", `"["`}, {"guided_regex", `""`}, {"logit_bias", bias + "}"}, {"logit_bias", `{"x":1}`},
 		{"stop", `[` + strings.TrimSuffix(strings.Repeat(`"a",`, 33), ",") + `]`}, {"stop", `""`},
 		{"guided_json", strings.Repeat(`{"a":`, 600) + "1" + strings.Repeat("}", 600)},
@@ -308,6 +340,10 @@ func TestLabelsAreBounded(t *testing.T) {
 		s.do(t, http.MethodPost, "/v1/chat/completions", fmt.Sprintf(`{"model":"m%d","messages":[{"role":"user","content":"x"}],"f%d":1}`, i, i))
 		s.do(t, http.MethodPost, fmt.Sprintf("/v1/%d", i), `{}`)
 		s.do(t, http.MethodGet, fmt.Sprintf("/v1/models/%d", i), "")
+		s.do(t, http.MethodPost, "/v1/messages", fmt.Sprintf(`{"model":"m%d","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`, i))
+		s.do(t, http.MethodPost, "/v1/responses", fmt.Sprintf(`{"model":"m%d","input":"x"}`, i))
+		s.do(t, http.MethodGet, fmt.Sprintf("/v1/responses/resp_%d?stream=true", i), "")
+		s.do(t, http.MethodPost, "/v1/embeddings", fmt.Sprintf(`{"model":"m%d","input":"x"}`, i))
 	}
 	ask(0)
 	before := count()

@@ -189,3 +189,44 @@ func TestStructuredAnswerIsContent(t *testing.T) {
 		}
 	}
 }
+
+// TestForcedCalls: a call that was forced is one in whichever form the model writes it, with and without a form for the
+// answer; what is no call stays content, without markers. Both modes agree in every case. A list of no tools is refused,
+// and so is a call of none.
+func TestForcedCalls(t *testing.T) {
+	const tools = `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`
+	called := said{calls: []string{`f{"x": 1}`}, finish: "tool_calls"}
+	for choice, member := range map[string]string{
+		"required": `,"tool_choice":"required"`, "named": `,"tool_choice":{"type":"function","function":{"name":"f"}}`,
+	} {
+		for format, formatMember := range map[string]string{"text": "", "json_object": `,"response_format":{"type":"json_object"}`} {
+			for text, isCall := range map[string]bool{
+				`{"name": "f", "arguments": {"x": 1}}`:                                    choice == "required", // else arguments of these names
+				"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>": true,
+				`[{"name": "f", "parameters": {"x": 1}}]`:                                 choice == "required",
+				`{"x": 1}`:     choice == "named",
+				"It is sunny.": false,
+			} {
+				t.Run(choice+"/"+format+"/"+text, func(t *testing.T) {
+					h := play(t, text)
+					one := whole(t, ask(t, h, tools+member+formatMember))
+					two := streamed(t, ask(t, h, tools+member+formatMember+`,"stream":true`))
+					if fmt.Sprint(one) != fmt.Sprint(two) {
+						t.Errorf("whole %+v, streamed %+v", one, two)
+					}
+					if isCall && fmt.Sprint(one) != fmt.Sprint(called) {
+						t.Errorf("%+v, want %+v", one, called)
+					}
+					if strings.Contains(one.content, "tool_call") {
+						t.Errorf("markers are shown: %+v", one)
+					}
+				})
+			}
+		}
+		for _, none := range []string{"", `,"tools":[]`} {
+			if res := ask(t, play(t, "x"), none+member); res.Code != http.StatusBadRequest || !strings.Contains(res.Body.String(), `"tools`) {
+				t.Errorf("%s of none: %d %s", choice, res.Code, res.Body)
+			}
+		}
+	}
+}
