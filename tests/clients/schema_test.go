@@ -134,7 +134,8 @@ func (s *stage) generate(t *testing.T, program, from string, positive bool) {
 	} else {
 		args = append(args, "--phases", "examples,coverage,fuzzing", "--max-examples", "15")
 	}
-	cmd := exec.CommandContext(ctx, program, args...)
+	// By its folder's interpreter, wherever the folder was when the program was installed.
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(program), "python"), append([]string{program}, args...)...)
 	cmd.Dir = t.TempDir()
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -29,13 +29,18 @@ type counted struct {
 	net.Conn
 	mu     sync.Mutex
 	writes []string
+	failed atomic.Bool // a write has been given up
 }
 
 func (c *counted) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.writes = append(c.writes, string(p))
 	c.mu.Unlock()
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.failed.Store(true)
+	}
+	return n, err
 }
 
 type countedListener struct {
@@ -322,16 +327,16 @@ func TestLastPiece(t *testing.T) {
 	const size = 32 << 20 // more than the sockets hold
 	for _, tt := range []struct {
 		name, headers  string
-		timeout, pause time.Duration
+		timeout, pause time.Duration // no pause: until the client is given up
 		whole          bool
 	}{
-		{"kept, too slow", "", 100 * time.Millisecond, 700 * time.Millisecond, false},
-		{"closed, too slow", "Connection: close\r\n", 100 * time.Millisecond, 700 * time.Millisecond, false},
+		{"kept, too slow", "", 100 * time.Millisecond, 0, false},
+		{"closed, too slow", "Connection: close\r\n", 100 * time.Millisecond, 0, false},
 		{"kept, in time", "", 10 * time.Second, 1300 * time.Millisecond, true},
 		{"closed, in time", "Connection: close\r\n", 10 * time.Second, 1300 * time.Millisecond, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			addr, _ := serveWithin(t, func(w http.ResponseWriter, r *http.Request) {
+			addr, conns := serveWithin(t, func(w http.ResponseWriter, r *http.Request) {
 				s := sse.NewWriter(w, r, sse.Options{WriteTimeout: tt.timeout})
 				defer s.Close()
 				put(s, "data: "+strings.Repeat("x", size)+"\n\n")
@@ -345,7 +350,16 @@ func TestLastPiece(t *testing.T) {
 			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", tt.headers)
 			time.Sleep(tt.pause)
+			served := <-conns
+			for end := time.Now().Add(15 * time.Second); !tt.whole && !served.failed.Load(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the client is waited for")
+				}
+			}
 			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil && !tt.whole {
+				return // not even the beginning has come
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
