@@ -18,6 +18,7 @@ const (
 	TopicKVEvents        = "kv-events"               // blocks stored in a KV cache and removed from it
 	TopicKVMetrics       = "kv_metrics"              // load of a worker
 	TopicActiveSequences = "active_sequences_events" // requests that a router has placed
+	TopicSessionAffinity = "session_affinity_events" // workers that a router has bound sessions to
 )
 
 // The kinds of EventScope.

@@ -113,6 +113,31 @@ func TestSequenceBatch(t *testing.T) {
 	}
 }
 
+// TestSessionBinding reads what Dynamo's router published, and writes the same bytes.
+func TestSessionBinding(t *testing.T) {
+	const published = "85aa73657373696f6e5f6964a6736573732d32a9776f726b65725f6964cf0bae0dfb6aa912cba764705f72616e6b00" +
+		"a873657175656e6365cf18ecf5ea4c15afbda97772697465725f6964cf0a98125f4746c2ca"
+	payload, err := hex.DecodeString(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := worker.ParseSessionBinding(payload)
+	want := worker.SessionBinding{Session: "sess-2", WorkerID: 841625553842279115, DPRank: new(uint32(0)),
+		Sequence: 1796080738061627325, Writer: 763380337266311882}
+	if diff := cmp.Diff(want, b); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if got := hex.EncodeToString(worker.AppendSessionBinding(nil, &b)); got != published {
+		t.Errorf("written %s, published %s", got, published)
+	}
+	later := b
+	later.Sequence++
+	later.Writer = 0
+	if !later.Later(&b) || b.Later(&later) || b.Later(&b) {
+		t.Error("the order of changes")
+	}
+}
+
 func readKVEvents(t *testing.T, payload []byte) {
 	t.Helper()
 	var first, again []*worker.KVEvent
@@ -329,6 +354,12 @@ func FuzzEvent(f *testing.F) {
 			}
 			return nil
 		})
+		if s, err := worker.ParseSessionBinding(b); err == nil {
+			again, err := worker.ParseSessionBinding(worker.AppendSessionBinding(nil, &s))
+			if diff := cmp.Diff(s, again); err != nil || diff != "" {
+				t.Fatal(err, diff)
+			}
+		}
 		worker.ParseKVMetrics(b)
 		worker.ReadKVEvents(worker.Msgpack, b, func(*worker.KVEvent) error { return nil })
 		worker.ReadKVEvents(worker.JSON, b, func(*worker.KVEvent) error { return nil })

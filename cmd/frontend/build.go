@@ -342,10 +342,6 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	if err != nil {
 		return nil, fmt.Errorf("router-mode: %w", err)
 	}
-	sessions, err := newSessions(&a.cfg.Loads)
-	if err != nil {
-		return nil, err
-	}
 	a.watchLoads()
 	host := a.cfg.CallHome.Host
 	if host == "" && e != nil {
@@ -385,7 +381,16 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 		struck = -1
 	}
 	var d *dispatch.Dispatcher
-	routes.kv, err = a.kvRouter(home, natsPlane, func(ctx context.Context, call *router.Call) (router.Stream, error) {
+	// Whoever talks to other frontends is found by them under one registrar.
+	registrar, err := a.registrar()
+	if err != nil {
+		return nil, err
+	}
+	sessions, err := a.shareSessions(home, natsPlane, registrar)
+	if err != nil {
+		return nil, err
+	}
+	routes.kv, err = a.kvRouter(home, natsPlane, registrar, func(ctx context.Context, call *router.Call) (router.Stream, error) {
 		return d.Dispatch(ctx, call)
 	})
 	if err != nil {
@@ -402,7 +407,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 	a.follow(func(*router.Snapshot) { d.Refresh() })
 	a.workers = a.workersOf(d)
 	a.alone = aloneBy(routes.kv, d)
-	a.hearEvents(routes.kv, natsPlane)
+	a.hearEvents(routes.kv, sessions.replicas, natsPlane)
 	return d, nil
 }
 

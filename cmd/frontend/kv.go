@@ -9,6 +9,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/affinity"
 	"github.com/portico-llm/portico/internal/router/busy"
 	"github.com/portico-llm/portico/internal/router/callhome"
 	"github.com/portico-llm/portico/internal/router/discovery/etcd"
@@ -23,31 +24,48 @@ import (
 
 // kvRouter makes what chooses workers by their caches. It is always there: a model's card may ask for it.
 func (a *app) kvRouter(
-	home *callhome.Listener, plane *nats.Plane,
+	home *callhome.Listener, plane *nats.Plane, registrar events.Registrar,
 	dispatch func(context.Context, *router.Call) (router.Stream, error),
 ) (*kvroute.Router, error) {
 	k := a.cfg.Router.KV
 	opts := kvroute.Options{
 		Mode: a.cfg.Router.Mode, Config: kvConfig(&k), BlockSize: k.BlockSize, MemoryLimit: k.MemoryLimit,
-		Dispatch: dispatch, ZMQ: k.EventPlane != "nats", EventHost: k.EventHost,
+		Dispatch: dispatch, ZMQ: k.EventPlane != "nats",
 		Loads: func(id worker.EndpointID, instanceID uint64, rank uint32, blocks, prefill *uint64) {
 			a.loads.Track(id, instanceID, rank, busy.Load{Decode: blocks, Prefill: prefill})
 		},
 		NATS:       func(extra ...natsgo.Option) (*natsgo.Conn, error) { return plane.Dial(extra...) },
 		Registerer: a.registry, Log: a.target("router"),
 	}
-	if opts.EventHost == "" {
-		if host, _, err := net.SplitHostPort(home.Address()); err == nil {
-			opts.EventHost = host
-		}
-	}
+	opts.EventHost = a.eventHost(home)
 	if k.ReplicaSync {
-		var err error
-		if opts.Registrar, err = a.registrar(); err != nil {
-			return nil, err
-		}
+		opts.Registrar = registrar
 	}
 	return kvroute.New(opts), nil
+}
+
+// eventHost is where others reach this process's event sockets.
+func (a *app) eventHost(home *callhome.Listener) string {
+	if host := a.cfg.Router.KV.EventHost; host != "" {
+		return host
+	}
+	if host, _, err := net.SplitHostPort(home.Address()); err == nil {
+		return host
+	}
+	return ""
+}
+
+// shareSessions makes what binds sessions to workers, and tells other frontends of it.
+func (a *app) shareSessions(home *callhome.Listener, plane *nats.Plane, registrar events.Registrar) (*sessions, error) {
+	opts := affinity.ReplicasOptions{
+		ZMQ: a.cfg.Router.KV.EventPlane != "nats", EventHost: a.eventHost(home),
+		NATS:       func(extra ...natsgo.Option) (*natsgo.Conn, error) { return plane.Dial(extra...) },
+		Registerer: a.registry, Log: a.target("router"),
+	}
+	if a.cfg.Loads.AffinitySync {
+		opts.Registrar = registrar
+	}
+	return newSessions(&a.cfg.Loads, affinity.NewReplicas(opts))
 }
 
 // kvConfig is the settings as the router wants them.
@@ -76,8 +94,9 @@ func aloneBy(kv *kvroute.Router, d *dispatch.Dispatcher) func(decode, prefill *r
 
 // hearEvents starts what listens to workers and to other routers. It follows discovery behind the router, so that a
 // publisher isn't heard before its endpoint is known.
-func (a *app) hearEvents(kv *kvroute.Router, plane *nats.Plane) {
+func (a *app) hearEvents(kv *kvroute.Router, sessions *affinity.Replicas, plane *nats.Plane) {
 	a.run("kv routing", kv.Run)
+	a.run("session affinity", sessions.Run)
 	hub := events.NewHub(events.Options{
 		Watch: func(f func(*router.Snapshot)) (cancel func()) {
 			return a.store.Watch(func(s *router.Snapshot) {
@@ -85,7 +104,7 @@ func (a *app) hearEvents(kv *kvroute.Router, plane *nats.Plane) {
 				f(s)
 			})
 		},
-		NATS: plane.Dial, Topics: append(kv.Topics(), a.loadReports()), Registerer: a.registry, Log: a.target("router"),
+		NATS: plane.Dial, Topics: append(kv.Topics(), a.loadReports(), sessions.Topic()), Registerer: a.registry, Log: a.target("router"),
 	})
 	a.run("events", hub.Run)
 }

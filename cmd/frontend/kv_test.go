@@ -38,7 +38,7 @@ func TestBooksOfKVRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.loads = busyMonitor(a)
-	kv, err := a.kvRouter(home, plane, nil)
+	kv, err := a.kvRouter(home, plane, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

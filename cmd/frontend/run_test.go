@@ -36,8 +36,13 @@ func startEmbedded(t *testing.T, args ...string) *started {
 	// The etcd and OpenTelemetry libraries keep no goroutines here; what is left running is a leak of ours.
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
-	cfg, _, err := config.Load(append([]string{
-		"--embedded", "--http-host", "127.0.0.1", "--http-port", "0", "--model-path", model}, args...), nil, os.ReadFile)
+	return startProgram(t, append([]string{"--embedded", "--model-path", model}, args...)...)
+}
+
+// startProgram runs the whole program on a free port until it has a model.
+func startProgram(t *testing.T, args ...string) *started {
+	t.Helper()
+	cfg, _, err := config.Load(append([]string{"--http-host", "127.0.0.1", "--http-port", "0"}, args...), nil, os.ReadFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -12,28 +11,20 @@ import (
 	"github.com/portico-llm/portico/internal/router/dispatch"
 )
 
-// sessions keeps which worker each endpoint's sessions go to. Safe for concurrent use.
+// sessions says which endpoints bind sessions to workers, and for how long. Safe for concurrent use.
 type sessions struct {
-	ttl  time.Duration // 0: sessions aren't bound, unless a card wants it
-	mode affinity.Mode
-
-	mu     sync.Mutex
-	tables map[worker.EndpointID]table // guarded by mu
-}
-
-// table is the sessions of one endpoint.
-type table struct {
-	*affinity.Table
-	ttl time.Duration
+	ttl      time.Duration // 0: sessions aren't bound, unless a card wants it
+	mode     affinity.Mode
+	replicas *affinity.Replicas
 }
 
 // newSessions reads the settings.
-func newSessions(l *config.Loads) (*sessions, error) {
+func newSessions(l *config.Loads, replicas *affinity.Replicas) (*sessions, error) {
 	mode, err := affinity.ParseMode(l.AffinityMode)
 	if err != nil {
 		return nil, fmt.Errorf("router-session-affinity-mode: %w", err)
 	}
-	s := &sessions{mode: mode, tables: map[worker.EndpointID]table{}}
+	s := &sessions{mode: mode, replicas: replicas}
 	if l.AffinityTTL != nil {
 		s.ttl = ttl(*l.AffinityTTL)
 	}
@@ -61,12 +52,16 @@ func (s *sessions) with(route routeFunc) routeFunc {
 // routeFunc is dispatch.Options.Route.
 type routeFunc = func(worker.EndpointID, *router.Snapshot) dispatch.Route
 
-// of returns the sessions of an endpoint, nil when they aren't bound there. An endpoint keeps its sessions for as long
-// as it has workers.
+// of returns the sessions of an endpoint, nil when they aren't bound there: where no model is served there are none. An
+// endpoint keeps its sessions for as long as it has workers.
 func (s *sessions) of(id worker.EndpointID, snap *router.Snapshot) dispatch.Sessions {
-	keep := s.ttl
+	keep := time.Duration(0)
 	for _, m := range snap.Models {
-		if len(m.Card.RouterConfig) == 0 || m.Suffix != "" || m.ID() != id {
+		if m.Suffix != "" || m.ID() != id {
+			continue
+		}
+		keep = max(keep, s.ttl)
+		if len(m.Card.RouterConfig) == 0 {
 			continue
 		}
 		if cfg, err := m.Card.Router(); err == nil && cfg.AffinityTTL != nil {
@@ -74,21 +69,11 @@ func (s *sessions) of(id worker.EndpointID, snap *router.Snapshot) dispatch.Sess
 			break
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for at := range s.tables {
-		if len(snap.Instances[at]) == 0 {
-			delete(s.tables, at)
-		}
-	}
+	s.replicas.Retain(func(at worker.EndpointID) bool {
+		return len(snap.Instances[at]) > 0 && (at != id || keep > 0)
+	})
 	if keep == 0 {
-		delete(s.tables, id)
 		return nil
 	}
-	t, ok := s.tables[id]
-	if !ok || t.ttl != keep {
-		t = table{affinity.New(affinity.Options{TTL: keep, Mode: s.mode}), keep}
-		s.tables[id] = t
-	}
-	return t.Table
+	return s.replicas.Table(id, keep, s.mode)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/config"
 	"github.com/portico-llm/portico/internal/router"
+	"github.com/portico-llm/portico/internal/router/affinity"
 	"github.com/portico-llm/portico/internal/router/dispatch"
 )
 
@@ -38,7 +39,7 @@ func TestSessions(t *testing.T) {
 		{"not by the card", &minute, `{"session_affinity_ttl_secs":0}`, false},
 		{"a card of something else", &minute, `{"router_mode":"random"}`, true},
 	} {
-		s, err := newSessions(&config.Loads{AffinityTTL: tc.flag, AffinityMode: "soft"})
+		s, err := newSessions(&config.Loads{AffinityTTL: tc.flag, AffinityMode: "soft"}, affinity.NewReplicas(affinity.ReplicasOptions{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestSessions(t *testing.T) {
 		if !tc.binds {
 			continue
 		}
-		first.Bind("a", nil, 7)
+		first.Bind("a", nil, 7, nil)
 		if id, ok := of(here, snap(tc.card, 2)).Sessions.Find("a"); !ok || id != 7 || first.Hard() {
 			t.Errorf("%s: %d, %v after a change", tc.name, id, ok)
 		}
@@ -60,7 +61,7 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s: sessions of workers that have gone", tc.name)
 		}
 	}
-	if _, err := newSessions(&config.Loads{AffinityMode: "firm"}); err == nil {
+	if _, err := newSessions(&config.Loads{AffinityMode: "firm"}, nil); err == nil {
 		t.Error("a mode that isn't there")
 	}
 	for seconds, want := range map[float64]time.Duration{

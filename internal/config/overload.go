@@ -18,6 +18,7 @@ type Loads struct {
 
 	AffinityTTL  *float64 // idle seconds after which a session is forgotten; nil or 0 binds none
 	AffinityMode string   // "hard" or "soft"
+	AffinitySync bool     // other frontends are told which worker a session goes to
 }
 
 // addLoad lists what is done about the workers' loads.
@@ -41,6 +42,9 @@ func (t *table) addLoad(l *Loads) {
 	t.add("router-session-affinity-mode", "DYN_ROUTER_SESSION_AFFINITY_MODE",
 		choice(&l.AffinityMode, "hard", "hard", "soft"),
 		"Whether a session is refused while its worker is overloaded (hard) or goes elsewhere (soft).")
+	t.add("router-session-affinity-sync", "PORTICO_ROUTER_SESSION_AFFINITY_SYNC", boolean(&l.AffinitySync, true),
+		"Whether frontends that find each other in discovery tell each other which worker a session goes to, and that "+
+			"x-dynamo-session-final has ended it.")
 }
 
 // optionalValue is a number that need not be there.

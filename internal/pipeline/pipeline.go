@@ -29,6 +29,7 @@ type Meta struct {
 	StrictPriority                     *uint32
 	CacheSalt                          string
 	Session                            string // what related requests have in common; empty: nothing
+	SessionFinal                       bool   // no other request follows
 }
 
 // Prepared is a request ready to be sent: one worker request for each prompt.

@@ -212,10 +212,13 @@ func (p *Pipeline) dispatch(ctx context.Context, call *router.Call, ph *phase) (
 func newCall(req *Prepared, l *leg) *router.Call {
 	m, prompt := &req.Meta, l.prompt
 	call := &router.Call{
-		RequestID:   workerID(m.RequestID, prompt, len(req.Requests)),
-		Endpoint:    req.Set.Endpoint,
-		Pin:         req.Pin,
-		Session:     m.Session,
+		RequestID: workerID(m.RequestID, prompt, len(req.Requests)),
+		Endpoint:  req.Set.Endpoint,
+		Pin:       req.Pin,
+		Session:   m.Session,
+
+		SessionFinal: m.SessionFinal,
+
 		Serves:      req.Set.Serves,
 		Traceparent: m.Traceparent,
 		Tracestate:  m.Tracestate,

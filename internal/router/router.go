@@ -149,6 +149,8 @@ type Call struct {
 	Factor func(instanceID uint64) float64
 	// Session is what requests have in common that should go to one worker, so that it finds its cache; empty: nothing.
 	Session string
+	// SessionFinal says that the session has no further requests.
+	SessionFinal bool
 
 	// Toll is what the request has cost so far; nil: nothing, and nobody wants to know.
 	Toll *Toll

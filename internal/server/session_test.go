@@ -38,6 +38,22 @@ func TestSessionHeaders(t *testing.T) {
 	}
 }
 
+// TestSessionFinal: the header of a session's last request.
+func TestSessionFinal(t *testing.T) {
+	d := testkit.Play(hello)
+	s := start(t, d, nil)
+	for value, want := range map[string]bool{"true": true, " TRUE ": true, "1": true, "false": false, "": false, "last": false} {
+		if res, got := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody,
+			"x-dynamo-session-id", "a", "x-dynamo-session-final", value); res.StatusCode != 200 {
+			t.Fatal(got)
+		}
+		calls := d.Calls()
+		if call := calls[len(calls)-1].Call; call.SessionFinal != want || call.Session != "a" {
+			t.Errorf("%q: final %v", value, call.SessionFinal)
+		}
+	}
+}
+
 // TestConstraints: what a request wants of its worker reaches the router; what no worker has, or nobody can read, is
 // refused before anything is tokenised.
 func TestConstraints(t *testing.T) {

@@ -74,8 +74,10 @@ type Route struct {
 type Sessions interface {
 	// Find returns the instance that a session is bound to.
 	Find(session string) (instanceID uint64, ok bool)
-	// Bind binds a session that is bound to old, or to none.
-	Bind(session string, old *uint64, instanceID uint64)
+	// Bind binds a session that is bound to old, or to none. The rank may be nil.
+	Bind(session string, old *uint64, instanceID uint64, rank *uint32)
+	// End forgets a session.
+	End(session string)
 	// Hard reports whether a session's request is refused, rather than sent elsewhere, while its instance is full.
 	Hard() bool
 }

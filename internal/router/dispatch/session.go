@@ -9,9 +9,16 @@ import (
 
 // bound chooses for a call with a session: the instance that the session is bound to, as long as it can be had, or any
 // other, to which it is bound from then on. A session whose instance is lost, or has failed this call, is bound anew; so
-// is one whose instance is full, unless it is bound hard.
-func (d *Dispatcher) bound(ctx context.Context, ep *endpoint, call *router.Call, a *attempt) (*instance, error) {
+// is one whose instance is full, unless it is bound hard. The session's last call ends the binding.
+func (d *Dispatcher) bound(ctx context.Context, ep *endpoint, call *router.Call, a *attempt) (in *instance, err error) {
 	sessions := ep.route.Sessions
+	if call.SessionFinal {
+		defer func() {
+			if err == nil {
+				sessions.End(call.Session)
+			}
+		}()
+	}
 	var old *uint64
 	if id, ok := sessions.Find(call.Session); ok {
 		old = &id
@@ -23,9 +30,9 @@ func (d *Dispatcher) bound(ctx context.Context, ep *endpoint, call *router.Call,
 			return d.choose(ctx, ep, call, a, in)
 		}
 	}
-	in, err := d.choose(ctx, ep, call, a, nil)
-	if err == nil {
-		sessions.Bind(call.Session, old, in.record.InstanceID)
+	in, err = d.choose(ctx, ep, call, a, nil)
+	if err == nil && !call.SessionFinal {
+		sessions.Bind(call.Session, old, in.record.InstanceID, a.chosen.Rank)
 	}
 	return in, err
 }

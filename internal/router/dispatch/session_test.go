@@ -94,6 +94,29 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// TestSessionFinal: a session's last request goes where the others went, and the next one of that name is another session's.
+func TestSessionFinal(t *testing.T) {
+	f := newFleet(t, dispatch.Options{Route: bindings(affinity.Hard, nil)})
+	f.publish(f.worker(1, "", answer(5)), f.worker(2, "", answer(5)), f.worker(3, "", answer(5)))
+	for _, final := range []bool{false, false, true, false, false} {
+		call := newCall()
+		call.Session, call.SessionFinal = "a", final
+		if _, err := f.ask(call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once := newCall() // a session of one request is never bound
+	once.Session, once.SessionFinal = "b", true
+	for range 2 {
+		if _, err := f.ask(once); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := f.asked(), []uint64{1, 1, 1, 2, 2, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("asked %v, want %v", got, want)
+	}
+}
+
 // TestSessionChooser: a chooser is told of the requests whose worker is known.
 func TestSessionChooser(t *testing.T) {
 	c := &lastFirst{}
