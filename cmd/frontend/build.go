@@ -288,7 +288,7 @@ func (a *app) loadText(ctx context.Context, rec *worker.ModelRecord) (*catalog.T
 	}
 	// From here on the tokenizer is open: every way out closes it or hands it on.
 	text := &catalog.Text{Tokenizer: tok, EOS: files.EOS, Close: tok.Close}
-	text.Images, text.Pixels = a.imageProcessor(rec, files, tok), a.imageDecoder(rec)
+	text.Images, text.Pixels = a.imageProcessor(ctx, rec, files, tok), a.imageDecoder(rec)
 	text.ToolParser, text.ReasoningParser = a.parsers(&rec.Card, files, log)
 	// A base model: completions only.
 	if files.TemplateDefault == "" && files.TemplateToolUse == "" {

@@ -25,7 +25,8 @@ const imageUsage = `Usage:
   frontend image --model-path DIR [flags] FILE ...     what a model's image processor makes of files
 
 For each file a line of JSON is printed: its format and size, the tensors with their SHA-256, how many placeholder tokens
-it has in a prompt, and its identity; or the error that a client would get. Without --model-path files are only decoded.
+it has in a prompt, and its identity; or the error that a client would get. A model whose items can't be sent says why
+(not_sent): the server then leaves its images' URLs to the workers. Without --model-path files are only decoded.
 The other flags are the server's --mm-engine-version and --mm-image-..., for this model. Exit code 1 when a file or the
 model can't be used, 2 for wrong flags.
 
@@ -50,6 +51,7 @@ type imageReport struct {
 	Embeds  int               `json:"embeddings,omitempty"` // how many of these are replaced by embeddings
 	Bytes   int               `json:"item_bytes,omitempty"`
 	ID      string            `json:"identity,omitempty"`
+	Unsent  string            `json:"not_sent,omitempty"` // why the server leaves the image's URL to the worker
 }
 
 // tensorReport is what is printed of a tensor.
@@ -124,6 +126,7 @@ func openProcessor(ctx context.Context, dir string, s process.Settings, pool *de
 		}
 		defer t.Close()
 		opts.TokenID = t.TokenID
+		opts.Encode = func(text string) ([]uint32, error) { return t.Encode(ctx, text, false) }
 	}
 	return process.New(opts)
 }
@@ -168,6 +171,9 @@ func reportImage(ctx context.Context, name string, pool *decode.Pool, p *process
 	}
 	report.Name, report.Tokens, report.Embeds = p.Name(), plan.Tokens, plan.Embeds
 	report.Bytes, report.ID = plan.Size, it.Identity
+	if err := p.Sendable(); err != nil {
+		report.Unsent = err.Error()
+	}
 	return report, nil
 }
 

@@ -60,6 +60,8 @@ func TestImageOutcomes(t *testing.T) {
 		{"pixels", []string{imageFiles + "tiny.png"}, exitOK, `"pixels_sha256":"`, ""},
 		{"other settings", []string{"--model-path", imageModels + "qwen2vl", "--image-scale", "normalized", imageFiles + "tiny.png"},
 			exitOK, `"dtype":"bfloat16"`, ""},
+		{"no tokenizer to send with", []string{"--model-path", imageModels + "idefics3", imageFiles + "tiny.png"},
+			exitOK, `"not_sent":"idefics3: an image's tokens`, ""},
 		{"no files", nil, exitUsage, "", "at least one file"},
 		{"wrong settings", []string{"--model-path", imageModels + "qwen2vl", "--image-scale", "large", "x"}, exitFailure, "", `"large" is neither bytes nor normalized`},
 		{"no such file", []string{"nowhere.png"}, exitFailure, `"error":"open nowhere.png`, ""},

@@ -82,7 +82,9 @@ func (a *app) imageDecoder(rec *worker.ModelRecord) multimodal.Decoder {
 }
 
 // imageProcessor returns what makes a model's images; nil when they travel by URL. Why is told once, here.
-func (a *app) imageProcessor(rec *worker.ModelRecord, files *modelcard.Files, tok prepost.Tokenizer) multimodal.Processor {
+func (a *app) imageProcessor(
+	ctx context.Context, rec *worker.ModelRecord, files *modelcard.Files, tok prepost.Tokenizer,
+) multimodal.Processor {
 	if a.images == nil || a.cfg.Images.Way != "kwargs" || len(files.Preprocessor)+len(files.Processor) == 0 {
 		return nil // a model without a processor takes no images, most likely
 	}
@@ -90,12 +92,17 @@ func (a *app) imageProcessor(rec *worker.ModelRecord, files *modelcard.Files, to
 	p, err := process.New(process.Options{
 		Config: files.Config, Preprocessor: files.Preprocessor, Processor: files.Processor, Pool: a.images,
 		TokenID: tok.TokenID,
+		Encode:  func(text string) ([]uint32, error) { return tok.Encode(ctx, text, false) },
 		Settings: process.Settings{
 			Engine: config.Of(c.Engine, name), Backend: process.Backend(config.Of(c.Backend, name)),
 			Scale: process.Scale(config.Of(c.Scale, name)), DType: multimodal.DType(config.Of(c.DType, name)),
 		},
 	})
 	if err != nil {
+		log.Warn("the images of a model travel by URL", "model", name, "error", err)
+		return nil
+	}
+	if err := p.Sendable(); err != nil {
 		log.Warn("the images of a model travel by URL", "model", name, "error", err)
 		return nil
 	}

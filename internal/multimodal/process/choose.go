@@ -1,7 +1,7 @@
 package process
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -17,16 +17,18 @@ func choose(config *modelConfig, pre *preprocessor, opts Options) (string, famil
 		"PixtralImageProcessor":   newPixtral,
 		"MllamaImageProcessor":    newMllama,
 		"Idefics3ImageProcessor":  newIdefics3,
+		"SmolVLMImageProcessor":   newIdefics3,
 	}
 	models := map[string][]string{
 		"Qwen2VLImageProcessor":   {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"},
 		"CLIPImageProcessor":      {"llava"},
-		"SiglipImageProcessor":    {"llava", "siglip"},
+		"SiglipImageProcessor":    {"llava"},
 		"Gemma3ImageProcessor":    {"gemma3"},
 		"LlavaNextImageProcessor": {"llava_next"},
-		"PixtralImageProcessor":   {"llava", "pixtral", "mistral3"},
+		"PixtralImageProcessor":   {"llava", "mistral3"},
 		"MllamaImageProcessor":    {"mllama"},
-		"Idefics3ImageProcessor":  {"idefics3", "smolvlm"},
+		"Idefics3ImageProcessor":  {"idefics3"},
+		"SmolVLMImageProcessor":   {"smolvlm"},
 	}
 	class := pre.class()
 	newFamily, ok := families[class]
@@ -37,7 +39,9 @@ func choose(config *modelConfig, pre *preprocessor, opts Options) (string, famil
 	name := config.ModelType
 	switch class {
 	case "PixtralImageProcessor":
-		name = "pixtral"
+		if name == "llava" {
+			name = "pixtral"
+		}
 	case "SiglipImageProcessor":
 		name = "siglip"
 	}
@@ -57,52 +61,25 @@ func newQwen(config *modelConfig, pre *preprocessor, _ Options) (family, common,
 	return q, c, err
 }
 
-func newLlava(config *modelConfig, pre *preprocessor, opts Options) (family, common, error) {
+func newLlava(config *modelConfig, pre *preprocessor, _ Options) (family, common, error) {
 	square := imageSize{ShortestEdge: 224, Height: 224, Width: 224}
 	c, err := pre.common(defaults{clipMean, clipStd, 3, square})
 	crop := or(pre.CropSize, square)
-	l := &llava{Edge: c.Size.ShortestEdge, CropHeight: crop.Height, CropWidth: crop.Width, Resample: c.Resample}
+	l := &llava{Edge: c.Size.ShortestEdge, CropHeight: crop.Height, CropWidth: crop.Width, Resample: c.Resample, Tower: config.tower()}
 	l.Token, l.HasToken = config.imageToken()
-	l.Tokens = clipTokens(config, opts, crop)
+	l.Tokens = config.towerTokens(crop.Width, crop.Height)
 	if err == nil && (!positive(l.Edge, l.CropHeight, l.CropWidth, l.Tokens) || !or(pre.DoCrop, true)) {
 		err = fmt.Errorf("%w: an image isn't cut to a fixed size", ErrUnknown)
 	}
 	return l, c, err
 }
 
-// clipTokens returns how many embeddings a vision tower of patches makes of an image of fixed size. The processor's own
-// settings count more than the model's: the engine asks the processor.
-func clipTokens(config *modelConfig, opts Options, size imageSize) int {
-	var processor struct {
-		PatchSize  int    `json:"patch_size"`
-		Additional int    `json:"num_additional_image_tokens"`
-		Strategy   string `json:"vision_feature_select_strategy"`
-	}
-	processor.Additional = 1
-	if len(opts.Processor) > 0 && json.Unmarshal(opts.Processor, &processor) != nil {
-		return 0
-	}
-	if processor.PatchSize == 0 {
-		processor.PatchSize = config.Vision.PatchSize
-	}
-	if processor.PatchSize <= 0 {
-		return 0
-	}
-	if processor.Strategy == "" {
-		processor.Strategy = config.Strategy
-	}
-	n := (size.Height/processor.PatchSize)*(size.Width/processor.PatchSize) + processor.Additional
-	if processor.Strategy == "default" || processor.Strategy == "" {
-		n--
-	}
-	return n
-}
-
 func newSiglip(config *modelConfig, pre *preprocessor, _ Options) (family, common, error) {
 	c, err := pre.common(defaults{half, half, 3, imageSize{Height: 224, Width: 224}})
-	f := &fixed{Height: c.Size.Height, Width: c.Size.Width, Resample: c.Resample}
-	f.Patch = max(config.Vision.PatchSize, 1)
-	if err == nil && !positive(f.Height, f.Width) {
+	f := &fixed{Height: c.Size.Height, Width: c.Size.Width, Resample: c.Resample, Tower: config.tower()}
+	f.Token, f.HasToken = config.imageToken()
+	f.Tokens = config.towerTokens(f.Width, f.Height)
+	if err == nil && !positive(f.Height, f.Width, f.Tokens) {
 		err = fmt.Errorf("%w: an image isn't resized to a fixed size", ErrUnknown)
 	}
 	return f, c, err
@@ -122,28 +99,50 @@ func newGemma3(config *modelConfig, pre *preprocessor, opts Options) (family, co
 
 func newLlavaNext(config *modelConfig, pre *preprocessor, _ Options) (family, common, error) {
 	c, err := pre.common(defaults{clipMean, clipStd, 3, imageSize{ShortestEdge: 224, Height: 224, Width: 224}})
-	l := &llavaNext{Edge: c.Size.ShortestEdge, Pinpoints: pre.Pinpoints, Resample: c.Resample, Patch: max(config.Vision.PatchSize, 1)}
+	l := &llavaNext{Edge: c.Size.ShortestEdge, Pinpoints: pre.Pinpoints, Resample: c.Resample, Tower: config.tower()}
+	l.Patch = max(l.Tower.Patch, 1)
+	l.Token, l.HasToken = config.imageToken()
 	if l.Edge == 0 && c.Size.Height == c.Size.Width {
 		l.Edge = c.Size.Height
 	}
+	usual := [][2]int{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}
+	given := config.Pinpoints
 	if len(l.Pinpoints) == 0 {
-		l.Pinpoints = [][2]int{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}
+		l.Pinpoints = usual
 	}
+	if len(given) == 0 {
+		given = usual
+	}
+	l.Agree = slices.Equal(l.Pinpoints, given)
+	l.Whole = config.towerTokens(l.Edge, l.Edge)
 	crop := or(pre.CropSize, imageSize{Height: l.Edge, Width: l.Edge})
 	whole := func(p [2]int) bool { return positive(p[0], p[1]) && p[0]%l.Edge == 0 && p[1]%l.Edge == 0 }
-	if err == nil && (!positive(l.Edge) || crop.Height != l.Edge || crop.Width != l.Edge ||
+	if err == nil && (!positive(l.Edge, l.Whole) || crop.Height != l.Edge || crop.Width != l.Edge ||
 		slices.ContainsFunc(l.Pinpoints, func(p [2]int) bool { return !whole(p) })) {
 		err = fmt.Errorf("%w: resolutions that aren't multiples of the tile's", ErrUnknown)
 	}
 	return l, c, err
 }
 
-func newPixtral(config *modelConfig, pre *preprocessor, _ Options) (family, common, error) {
+func newPixtral(config *modelConfig, pre *preprocessor, opts Options) (family, common, error) {
 	c, err := pre.common(defaults{clipMean, clipStd, 3, imageSize{LongestEdge: 1024}})
-	patch := or(pre.PatchSize, imageSize{Height: 16, Width: 16})
-	p := &pixtral{Longest: c.Size.LongestEdge, Patch: patch.Height, Merge: max(config.MergeSize, 1), Resample: c.Resample}
-	if err == nil && (!positive(p.Longest, p.Patch) || patch.Height != patch.Width) {
-		err = fmt.Errorf("%w: patches that aren't square", ErrUnknown)
+	pc, bad := opts.processor()
+	if err == nil {
+		err = bad
+	}
+	// The processor has a patch size of its own, which its image processor is told.
+	patch := or(pc.PatchSize, 16) * or(pc.MergeSize, 1)
+	p := &pixtral{Longest: c.Size.LongestEdge, Patch: patch, Resample: c.Resample, tokens: newRowTokens(config, &opts, &pc)}
+	tower := config.tower()
+	switch {
+	case tower.Patch == 0 || tower.Patch*max(config.MergeSize, 1) != patch:
+		p.disagree = fmt.Errorf("the processor's patches of %d aren't those of the vision model", patch)
+	// Of Mistral 3's image size the engine asks the processor.
+	case config.ModelType == "llava" && tower.Edge != p.Longest:
+		p.disagree = fmt.Errorf("the image processor makes images of up to %d, and the vision model takes them of %d", p.Longest, tower.Edge)
+	}
+	if err == nil && !positive(p.Longest, p.Patch) {
+		err = fmt.Errorf("%w: sizes of patches or images that aren't positive", ErrUnknown)
 	}
 	return p, c, err
 }
@@ -157,13 +156,35 @@ func newMllama(_ *modelConfig, pre *preprocessor, _ Options) (family, common, er
 	return m, c, err
 }
 
-func newIdefics3(_ *modelConfig, pre *preprocessor, _ Options) (family, common, error) {
+func newIdefics3(config *modelConfig, pre *preprocessor, opts Options) (family, common, error) {
 	c, err := pre.common(defaults{half, half, 1, imageSize{LongestEdge: 4 * 364}})
+	pc, bad := opts.processor()
+	if err == nil {
+		err = bad
+	}
 	i := &idefics3{Longest: c.Size.LongestEdge, Tile: or(pre.MaxImageSize, imageSize{LongestEdge: 364}).LongestEdge, Resample: c.Resample}
-	if err == nil && (!positive(i.Longest, i.Tile) || !or(pre.DoSplit, true)) {
+	perTile := or(pc.SeqLength, 169)
+	if err == nil && (!positive(i.Longest, i.Tile, perTile) || !or(pre.DoSplit, true)) {
 		err = fmt.Errorf("%w: an image isn't cut into tiles", ErrUnknown)
 	}
-	return i, c, err
+	if err != nil {
+		return i, c, err
+	}
+	side := (min(i.Longest, idefics3Limit)-1)/i.Tile + 1
+	if side > maxTiles || perTile > maxPerTile {
+		return i, c, fmt.Errorf("%w: an image is cut into %d x %d tiles of %d tokens", ErrUnknown, side, side, perTile)
+	}
+	i.tokens = newTileTokens(config, &opts, perTile, side)
+	tower, scale := config.tower(), config.ScaleFactor
+	switch {
+	case tower.Edge == 0 || tower.Patch == 0 || scale < 1:
+		i.disagree = errors.New("config.json doesn't tell the sizes of the vision model, or its scale_factor")
+	case tower.Edge != i.Tile:
+		i.disagree = tower.takes(i.Tile, i.Tile)
+	case (tower.Edge/tower.Patch)*(tower.Edge/tower.Patch) != perTile*scale*scale:
+		i.disagree = fmt.Errorf("the processor has %d tokens for a tile, and the model another number of embeddings", perTile)
+	}
+	return i, c, nil
 }
 
 // positive reports whether all numbers are sizes that a tensor may have.

@@ -23,7 +23,10 @@ type modelConfig struct {
 	ImageSeqLength *int   `json:"image_seq_length"`
 	Strategy       string `json:"vision_feature_select_strategy"`
 	MergeSize      int    `json:"spatial_merge_size"`
-	Vision         struct {
+	ScaleFactor    int    `json:"scale_factor"`
+
+	Pinpoints [][2]int `json:"image_grid_pinpoints"` // height, width
+	Vision    struct {
 		ModelType string `json:"model_type"`
 		ImageSize int    `json:"image_size"`
 		PatchSize int    `json:"patch_size"`
@@ -43,6 +46,32 @@ func (c *modelConfig) imageToken() (uint32, bool) {
 		}
 	}
 	return 0, false
+}
+
+// tower returns what is known of the vision model.
+func (c *modelConfig) tower() tower {
+	t := tower{Edge: c.Vision.ImageSize, Patch: c.Vision.PatchSize}
+	if c.Vision.ModelType == "clip_vision_model" || c.Vision.ModelType == "" {
+		t.Extra = 1 // the class token
+	}
+	return t
+}
+
+// selected returns how many of a tower's n embeddings a model uses.
+func (c *modelConfig) selected(n int) int {
+	if c.Strategy == "full" {
+		return n
+	}
+	return n - 1 // the default: without the first
+}
+
+// towerTokens returns how many embeddings a model uses of an image of a size; 0: nobody knows.
+func (c *modelConfig) towerTokens(width, height int) int {
+	t := c.tower()
+	if t.Patch <= 0 {
+		return 0
+	}
+	return c.selected((width/t.Patch)*(height/t.Patch) + t.Extra)
 }
 
 // dtype returns the element type of the model's weights as its config names it; empty: it doesn't.

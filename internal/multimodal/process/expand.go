@@ -3,15 +3,27 @@ package process
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/portico-llm/portico/internal/multimodal"
 )
 
+// errNoToken says that a model's placeholder isn't known.
+var errNoToken = errors.New("config.json doesn't name the image token")
+
 // splice puts as many image tokens in the place of each as its image needs.
 func splice(tokens []uint32, plans []*multimodal.Plan, image uint32, known bool) (*multimodal.Expansion, error) {
 	if !known {
-		return nil, errors.New("config.json doesn't name the image token")
+		return nil, errNoToken
 	}
+	return spliceWith(tokens, plans, image, func(dst []uint32, p *multimodal.Plan) []uint32 {
+		return appendRun(dst, image, p.Tokens)
+	})
+}
+
+// spliceWith puts what its image needs in the place of each image token. Embeddings replace the image tokens among it.
+func spliceWith(tokens []uint32, plans []*multimodal.Plan, image uint32,
+	put func(dst []uint32, p *multimodal.Plan) []uint32) (*multimodal.Expansion, error) {
 	size := len(tokens)
 	for _, p := range plans {
 		size += p.Tokens
@@ -24,11 +36,11 @@ func splice(tokens []uint32, plans []*multimodal.Plan, image uint32, known bool)
 			continue
 		}
 		if seen < len(plans) {
-			n := plans[seen].Tokens
-			e.Placeholders = append(e.Placeholders, multimodal.Placeholder{Offset: len(e.Tokens), Length: n})
-			for range n {
-				e.Tokens = append(e.Tokens, image)
-			}
+			at := len(e.Tokens)
+			e.Tokens = put(e.Tokens, plans[seen])
+			e.Placeholders = append(e.Placeholders, multimodal.Placeholder{
+				Offset: at, Length: len(e.Tokens) - at, IsEmbed: mask(e.Tokens[at:], image),
+			})
 		}
 		seen++
 	}
@@ -36,6 +48,26 @@ func splice(tokens []uint32, plans []*multimodal.Plan, image uint32, known bool)
 		return nil, fmt.Errorf("the prompt has %d image tokens for %d images", seen, len(plans))
 	}
 	return e, checkPlaceholders(e, plans, image)
+}
+
+// appendRun appends a token n times.
+func appendRun(dst []uint32, token uint32, n int) []uint32 {
+	for range n {
+		dst = append(dst, token)
+	}
+	return dst
+}
+
+// mask tells the image tokens from what frames them; nil: nothing does.
+func mask(tokens []uint32, image uint32) []bool {
+	if !slices.ContainsFunc(tokens, func(t uint32) bool { return t != image }) {
+		return nil
+	}
+	out := make([]bool, len(tokens))
+	for i, t := range tokens {
+		out[i] = t == image
+	}
+	return out
 }
 
 // checkPlaceholders refuses what an engine wouldn't notice, and answer with a wrong text, or die of.

@@ -3,20 +3,11 @@ package process
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/native"
 )
-
-// errUnchecked is the answer of families whose items haven't been compared with an engine's.
-var errUnchecked = errors.New("items of this kind of model haven't been compared with the engine's own, so they aren't sent")
-
-// unchecked is part of such families.
-type unchecked struct{}
-
-func (unchecked) expand([]uint32, []*multimodal.Plan) (*multimodal.Expansion, error) {
-	return nil, errUnchecked
-}
 
 // int64s returns the bytes of numbers.
 func int64s(numbers ...int) []byte {
@@ -37,20 +28,49 @@ func step(s Settings, resample, width, height int) native.ImageStep {
 
 // fixed resizes every image to one size, whatever its shape.
 type fixed struct {
-	unchecked
 	Height, Width, Resample int
-	Patch                   int // of the vision tower
+	Tokens                  int // for every image
+	Token                   uint32
+	HasToken                bool
+	Tower                   tower
+}
+
+func (f *fixed) sendable() error {
+	if !f.HasToken {
+		return errNoToken
+	}
+	return f.Tower.takes(f.Width, f.Height)
+}
+
+func (f *fixed) expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
+	return splice(tokens, plans, f.Token, f.HasToken)
 }
 
 func (f *fixed) plan(_, _ int, s Settings) (geometry, error) {
-	tokens := (f.Height / f.Patch) * (f.Width / f.Patch)
 	return geometry{
 		steps: []native.ImageStep{step(s, f.Resample, f.Width, f.Height)},
 		tensors: []multimodal.Tensor{
 			{Name: "pixel_values", DType: s.DType, Shape: []int{3, f.Height, f.Width}, Field: multimodal.Batched},
 		},
-		tokens: tokens, embeds: tokens,
+		tokens: f.Tokens, embeds: f.Tokens,
 	}, nil
+}
+
+// tower is a vision model as far as images are concerned. Engines reckon with it, so it has to fit the image processor.
+type tower struct {
+	Edge, Patch int // 0: config.json doesn't say
+	Extra       int // embeddings beside those of the patches
+}
+
+// takes refuses images of a size that the tower isn't made for.
+func (t tower) takes(width, height int) error {
+	switch {
+	case t.Edge == 0 || t.Patch == 0:
+		return errors.New("config.json doesn't tell the size of the vision model's images and patches")
+	case width != t.Edge || height != t.Edge:
+		return fmt.Errorf("the image processor makes images of %d x %d, and the vision model takes them of %d", width, height, t.Edge)
+	}
+	return nil
 }
 
 // llava brings the shorter edge to a length and cuts a square out of the middle.
@@ -59,6 +79,14 @@ type llava struct {
 	Tokens                                int // for every image
 	Token                                 uint32
 	HasToken                              bool
+	Tower                                 tower
+}
+
+func (l *llava) sendable() error {
+	if !l.HasToken {
+		return errNoToken
+	}
+	return l.Tower.takes(l.CropWidth, l.CropHeight)
 }
 
 func (l *llava) plan(width, height int, s Settings) (geometry, error) {

@@ -53,6 +53,9 @@ func (g *gemma3) plan(_, _ int, s Settings) (geometry, error) {
 	}, nil
 }
 
+// sendable: what is missing has been found while the vocabulary was looked up.
+func (g *gemma3) sendable() error { return nil }
+
 // span is where an image's first and last token are in a prompt.
 type span struct{ first, last int }
 

@@ -282,19 +282,6 @@ func TestSelfCheck(t *testing.T) {
 	if _, err := p.Process(context.Background(), file, pl, make([]byte, pl.Size-1)); err == nil {
 		t.Error("a buffer that is too small was taken")
 	}
-	// Families whose items have not been compared with an engine's aren't sent.
-	pool := decode.New(decode.Options{})
-	defer pool.Close()
-	next, err := process.New(process.Options{
-		Config:       []byte(`{"model_type":"llava_next","image_token_index":9,"vision_config":{"patch_size":14}}`),
-		Preprocessor: []byte(`{"image_processor_type":"LlavaNextImageProcessor","size":{"shortest_edge":336}}`), Pool: pool,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := next.Expand([]uint32{9}, []*multimodal.Plan{plan(t, next, 320, 240)}); err == nil {
-		t.Error("an item of LLaVA-NeXT would be sent")
-	}
 }
 
 // TestReadFolder: settings are found in either file, and a model of text is told from one that can't be read.

@@ -6,14 +6,17 @@
 //	Qwen2VLImageProcessor        Qwen2-VL, Qwen2.5-VL, Qwen3-VL      vLLM with torchvision; Pillow
 //	CLIPImageProcessor           LLaVA-1.5                           vLLM with torchvision; Pillow
 //	Gemma3ImageProcessor         Gemma 3                             vLLM with torchvision; Pillow
-//	LlavaNextImageProcessor      LLaVA-NeXT                          Pillow
-//	SiglipImageProcessor         LLaVA with SigLIP                   Pillow
-//	PixtralImageProcessor        Pixtral, LLaVA with Pixtral         Pillow
+//	LlavaNextImageProcessor      LLaVA-NeXT                          vLLM with torchvision; Pillow
+//	SiglipImageProcessor         LLaVA with SigLIP                   vLLM with torchvision; Pillow
+//	PixtralImageProcessor        LLaVA with Pixtral, Mistral 3       vLLM with torchvision; Pillow
+//	Idefics3ImageProcessor       Idefics3                            vLLM with torchvision; Pillow
+//	SmolVLMImageProcessor        SmolVLM                             vLLM with torchvision
 //	MllamaImageProcessor         Llama 3.2 Vision                    Pillow
-//	Idefics3ImageProcessor       Idefics3, SmolVLM                   Pillow
 //
-// A wrong item doesn't fail a request but kills an engine, so the prompt is expanded (Expand) only for models whose
-// items have been compared with the engine's own; others answer with an error, and their images go another way.
+// A wrong item doesn't fail a request but kills an engine. So the prompt is expanded (Expand) only for models whose items
+// have been compared with the engine's own, and whose configs agree with each other where the engine reads one and its
+// processor the other; Sendable says what is in the way of others, and their images go another way. Llama 3.2 Vision
+// is one of them: vLLM has had no such model since 0.10.2, so there is nothing to compare with, and nobody to send it to.
 //
 // What is decided here is arithmetic on sizes; pixels are worked on by the native library, on the pool of package
 // decode. A Processor is immutable and safe for concurrent use.
@@ -42,9 +45,11 @@ type Options struct {
 	Preprocessor []byte // preprocessor_config.json
 	Processor    []byte // processor_config.json
 	Settings     Settings
-	// TokenID returns the id of a token by its exact text; needed for Gemma 3, whose newlines merge.
+	// TokenID returns the id of a token by its exact text; needed where an image has tokens around it or within.
 	TokenID func(token string) (uint32, bool)
-	Pool    *decode.Pool
+	// Encode returns a text's tokens, without those that begin a prompt; needed where text is among an image's tokens.
+	Encode func(text string) ([]uint32, error)
+	Pool   *decode.Pool
 }
 
 // Processor is a multimodal.Processor.
@@ -68,12 +73,15 @@ type geometry struct {
 	tokens  int    // placeholders
 	embeds  int    // those of them that embeddings replace
 	grid    [3]int
+	variant [2]int // rows and columns of tiles or patches, where placeholders follow them
 }
 
 // family is a kind of processor.
 type family interface {
 	// plan says what becomes of an image; a *fault.Error without a path says why it can't be taken.
 	plan(width, height int, s Settings) (geometry, error)
+	// sendable says why the model's items can't be sent to an engine; nil: they can.
+	sendable() error
 	// expand puts placeholders into a prompt.
 	expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error)
 }
@@ -112,6 +120,14 @@ func (p *Processor) Name() string { return p.name }
 // Settings returns the settings with their defaults filled in.
 func (p *Processor) Settings() Settings { return p.settings }
 
+// Sendable says why the model's items can't be sent to an engine, though they can be made; nil: they can.
+func (p *Processor) Sendable() error {
+	if err := p.family.sendable(); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	return nil
+}
+
 // Header reads the dimensions of a file.
 func (p *Processor) Header(file multimodal.File) (multimodal.Header, error) {
 	return p.pool.Header(file)
@@ -123,7 +139,7 @@ func (p *Processor) Plan(h multimodal.Header) (*multimodal.Plan, error) {
 	if err != nil {
 		return nil, named(err, h.Path)
 	}
-	plan := &multimodal.Plan{Header: h, Tensors: g.tensors, Tokens: g.tokens, Embeds: g.embeds, Grid: g.grid}
+	plan := &multimodal.Plan{Header: h, Tensors: g.tensors, Tokens: g.tokens, Embeds: g.embeds, Grid: g.grid, Variant: g.variant}
 	if plan.Frame, plan.Size, err = item.Layout(plan.Tensors, p.version); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -176,6 +192,9 @@ func (p *Processor) Identity(file multimodal.File) string {
 
 // Expand puts placeholders into a prompt and checks them.
 func (p *Processor) Expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
+	if err := p.Sendable(); err != nil {
+		return nil, err
+	}
 	e, err := p.family.expand(tokens, plans)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
@@ -233,14 +252,21 @@ func check(plan *multimodal.Plan, g geometry, values []byte) error {
 	return nil
 }
 
-// fillOnes sets every number of a tensor of 64-bit integers to 1.
+// one returns the bytes of the number 1 of a type that a mask may have.
+func one(t multimodal.DType) []byte {
+	if t == multimodal.Int64 {
+		return int64s(1)
+	}
+	return appendValue(nil, 1, t)
+}
+
+// fillOnes sets every number of a tensor to 1.
 func fillOnes(dst []byte, plan *multimodal.Plan, name string) {
 	for i := range plan.Tensors {
 		if t := &plan.Tensors[i]; name != "" && t.Name == name {
 			data := dst[t.Offset:][:t.Len()]
-			clear(data)
-			for at := 0; at < len(data); at += 8 {
-				data[at] = 1
+			for done := copy(data, one(t.DType)); done < len(data); done *= 2 {
+				copy(data[done:], data[:done])
 			}
 		}
 	}

@@ -74,6 +74,13 @@ func (q *qwen) plan(width, height int, s Settings) (geometry, error) {
 	}, nil
 }
 
+func (q *qwen) sendable() error {
+	if !q.HasToken {
+		return errNoToken
+	}
+	return nil
+}
+
 func (q *qwen) expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
 	return splice(tokens, plans, q.Token, q.HasToken)
 }

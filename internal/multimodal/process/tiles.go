@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"math"
 
 	"github.com/portico-llm/portico/internal/multimodal"
@@ -9,9 +10,27 @@ import (
 
 // llavaNext takes the whole image in one tile, and again in the tiles of the resolution that suits it best.
 type llavaNext struct {
-	unchecked
 	Edge, Resample, Patch int
 	Pinpoints             [][2]int // height, width
+	Token                 uint32
+	HasToken              bool
+	Whole                 int // embeddings of the whole image
+	Tower                 tower
+	Agree                 bool // config.json has the same resolutions
+}
+
+func (l *llavaNext) sendable() error {
+	switch {
+	case !l.HasToken:
+		return errNoToken
+	case !l.Agree:
+		return errors.New("config.json and preprocessor_config.json have different image_grid_pinpoints")
+	}
+	return l.Tower.takes(l.Edge, l.Edge)
+}
+
+func (l *llavaNext) expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
+	return splice(tokens, plans, l.Token, l.HasToken)
 }
 
 // best returns the resolution that keeps most of the image's pixels and wastes the least of its own.
@@ -54,7 +73,7 @@ func (l *llavaNext) plan(width, height int, s Settings) (geometry, error) {
 		steps: []native.ImageStep{whole, tiles},
 		tensors: []multimodal.Tensor{
 			{Name: "pixel_values", DType: s.DType, Shape: []int{count, 3, l.Edge, l.Edge}, Field: multimodal.Batched},
-			{Name: "image_sizes", DType: multimodal.Int64, Shape: []int{2}, Field: multimodal.Batched, Inline: int64s(height, width)},
+			{Name: "image_sizes", DType: multimodal.Int64, Shape: []int{2}, Field: multimodal.Batched, KeepOnCPU: true, Inline: int64s(height, width)},
 		},
 		tokens: tokens, embeds: tokens,
 	}, nil
@@ -72,7 +91,7 @@ func (l *llavaNext) tokens(width, height, w, h int) int {
 		kept := int(round7(float64(width) * (float64(rows) / float64(height))))
 		columns -= 2 * ((columns - kept) / 2)
 	}
-	return side*side + columns*rows + rows
+	return l.Whole + columns*rows + rows
 }
 
 // round7 rounds to seven digits after the point, as the reference does before it cuts them off.
@@ -80,8 +99,21 @@ func round7(v float64) float64 { return math.RoundToEven(v*1e7) / 1e7 }
 
 // pixtral resizes an image to whole patches, smaller than a limit.
 type pixtral struct {
-	unchecked
-	Longest, Patch, Merge, Resample int
+	Longest, Resample int
+	Patch             int // the edge of what has one embedding: patches may be merged
+	tokens            rowTokens
+	disagree          error
+}
+
+func (p *pixtral) sendable() error {
+	if p.tokens.missing != nil {
+		return p.tokens.missing
+	}
+	return p.disagree
+}
+
+func (p *pixtral) expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
+	return spliceWith(tokens, plans, p.tokens.Image, p.tokens.put)
 }
 
 func (p *pixtral) plan(width, height int, s Settings) (geometry, error) {
@@ -89,23 +121,30 @@ func (p *pixtral) plan(width, height int, s Settings) (geometry, error) {
 	if ratio := max(float64(h)/float64(p.Longest), float64(w)/float64(p.Longest)); ratio > 1 {
 		w, h = int(math.Floor(float64(w)/ratio)), int(math.Floor(float64(h)/ratio))
 	}
-	w, h = (max(w, 1)-1)/p.Patch+1, (max(h, 1)-1)/p.Patch+1
-	columns, rows := (w-1)/p.Merge+1, (h-1)/p.Merge+1
-	w, h = w*p.Patch, h*p.Patch
+	columns, rows := (max(w, 1)-1)/p.Patch+1, (max(h, 1)-1)/p.Patch+1
+	w, h = columns*p.Patch, rows*p.Patch
 	return geometry{
 		steps: []native.ImageStep{step(s, p.Resample, w, h)},
 		tensors: []multimodal.Tensor{
 			{Name: "pixel_values", DType: s.DType, Shape: []int{3, h, w}, Field: multimodal.Batched},
-			{Name: "image_sizes", DType: multimodal.Int64, Shape: []int{2}, Field: multimodal.Batched, Inline: int64s(h, w)},
 		},
 		tokens: rows * (columns + 1), embeds: rows * columns, // each row ends with a token of its own
+		variant: [2]int{rows, columns},
 	}, nil
 }
 
 // mllama fits an image into an arrangement of square tiles.
 type mllama struct {
-	unchecked
 	Tile, MaxTiles, Resample int
+}
+
+// errNobody is what keeps Llama 3.2 Vision's items here.
+var errNobody = errors.New("no version of vLLM takes items of this kind of model, so there is none to compare them with")
+
+func (*mllama) sendable() error { return errNobody }
+
+func (*mllama) expand([]uint32, []*multimodal.Plan) (*multimodal.Expansion, error) {
+	return nil, errNobody
 }
 
 // arrangements returns all rows and columns of at most MaxTiles tiles, in the reference's order.
@@ -177,8 +216,22 @@ func (m *mllama) plan(width, height int, s Settings) (geometry, error) {
 
 // idefics3 brings the longer edge to a length, both edges to whole tiles, and adds the whole image as one more tile.
 type idefics3 struct {
-	unchecked
 	Longest, Tile, Resample int
+	tokens                  *tileTokens
+	disagree                error
+}
+
+func (f *idefics3) sendable() error {
+	if f.tokens.missing != nil {
+		return f.tokens.missing
+	}
+	return f.disagree
+}
+
+func (f *idefics3) expand(tokens []uint32, plans []*multimodal.Plan) (*multimodal.Expansion, error) {
+	return spliceWith(tokens, plans, f.tokens.Image, func(dst []uint32, p *multimodal.Plan) []uint32 {
+		return f.tokens.put(dst, p.Variant[0], p.Variant[1])
+	})
 }
 
 // idefics3Limit is the longest edge that the reference ever makes.
@@ -224,6 +277,10 @@ func (f *idefics3) plan(width, height int, s Settings) (geometry, error) {
 	if !positive(tw, th) || max(tw, th) > maxEdge {
 		return geometry{}, errTooLong(width, height)
 	}
+	ones := multimodal.Int64
+	if s.Backend == Torchvision { // there it is a tensor of floats, and engines give those the model's type
+		ones = s.DType
+	}
 	keep := func(w, h int) native.ImageStep {
 		k := step(s, f.Resample, w, h)
 		k.Keep = true
@@ -232,8 +289,11 @@ func (f *idefics3) plan(width, height int, s Settings) (geometry, error) {
 	tiles := step(s, f.Resample, tw, th)
 	tiles.TileWidth, tiles.TileHeight = f.Tile, f.Tile
 	steps := []native.ImageStep{keep(w, h), keep(tw, th), tiles}
-	count := tw / f.Tile * (th / f.Tile)
-	if count > 1 {
+	rows, columns := th/f.Tile, tw/f.Tile
+	count := rows * columns
+	if count == 1 {
+		rows, columns = 0, 0
+	} else {
 		whole := step(s, f.Resample, f.Tile, f.Tile)
 		whole.Offset = bytesOf(&tiles)
 		steps = append(steps, whole)
@@ -243,9 +303,14 @@ func (f *idefics3) plan(width, height int, s Settings) (geometry, error) {
 		steps: steps,
 		tensors: []multimodal.Tensor{
 			{Name: "pixel_values", DType: s.DType, Shape: []int{count, 3, f.Tile, f.Tile}, Field: multimodal.Flat},
-			{Name: "pixel_attention_mask", DType: multimodal.Int64, Shape: []int{count, f.Tile, f.Tile}, Field: multimodal.Flat},
+			{Name: "pixel_attention_mask", DType: ones, Shape: []int{count, f.Tile, f.Tile}, Field: multimodal.Flat},
+			{
+				Name: "num_patches", DType: multimodal.Int64, Shape: []int{}, Field: multimodal.Batched, KeepOnCPU: true,
+				Inline: int64s(count),
+			},
 		},
 		ones:   "pixel_attention_mask",
-		tokens: 1, embeds: 1,
+		tokens: len(f.tokens.put(nil, rows, columns)), embeds: count * f.tokens.PerTile,
+		variant: [2]int{rows, columns},
 	}, nil
 }
