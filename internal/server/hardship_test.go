@@ -10,13 +10,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
@@ -174,32 +174,77 @@ func usage(t *testing.T, body string) map[string]any {
 	return v.Usage
 }
 
-// TestTokensLeaveAsTheyCome checks that nothing on the way gathers a slow answer.
-func TestTokensLeaveAsTheyCome(t *testing.T) {
-	const gap = 60 * time.Millisecond
-	script := strings.Repeat(fmt.Sprintf(`{"token_ids":[65]},{"_sleep":%g},`, gap.Seconds()), 5)
-	s := start(t, testkit.Play(testkit.Items("["+script+`{"token_ids":[66],"finish_reason":"stop"}]`)), func(o *server.Options) {
-		o.Stream.HoldBack, o.Stream.HoldBackUnit = time.Millisecond, 10*time.Microsecond
-	})
-	answer, _ := s.open(t, chatStream)
-	var last time.Time
-	var gaps []time.Duration
-	for len(gaps) < 5 {
-		line, err := answer.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(line, "data: ") {
-			continue
-		}
-		if !last.IsZero() {
-			gaps = append(gaps, time.Since(last))
-		}
-		last = time.Now()
+// paced is a dispatcher whose workers generate the next token when they are told to.
+type paced chan struct{}
+
+func (p paced) Dispatch(ctx context.Context, call *router.Call) (router.Stream, error) {
+	if _, err := call.Body(nil, worker.Msgpack, router.Target{}); err != nil {
+		return nil, err
 	}
-	slices.Sort(gaps)
-	if middle := gaps[2]; middle < gap/2 || middle > 3*gap/2 {
-		t.Errorf("the pauses are %v", gaps)
+	return &pacedStream{next: p, ctx: ctx}, nil
+}
+
+type pacedStream struct {
+	steadyStream
+	next paced
+	ctx  context.Context
+}
+
+func (s *pacedStream) Each(f func(*worker.Item, bool) error) error {
+	for {
+		select {
+		case _, more := <-s.next:
+			it := worker.Item{HasData: true, Output: worker.Output{TokenIDs: []uint32{'a'}}}
+			if !more {
+				it.Output.FinishReason = worker.FinishStop
+			}
+			if err := f(&it, !more); err != nil || !more {
+				return err
+			}
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+	}
+}
+
+// TestTokensLeaveAsTheyCome checks that nothing on the way gathers a slow answer: a token is with the client before the
+// next one is generated.
+func TestTokensLeaveAsTheyCome(t *testing.T) {
+	all := maps.Clone(endpoints)
+	all["/v1/responses"], all["/v1/messages"] = responsesRequest, strings.TrimSuffix(messageBody, "}")
+	for path, body := range all {
+		t.Run(path, func(t *testing.T) {
+			next := make(paced)
+			s := start(t, next, nil)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, strings.NewReader(body+`,"stream":true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			first := make(chan struct{})
+			go func() { next <- struct{}{}; close(first) }() // the status comes with it
+			res, err := s.Client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			<-first
+			answer := bufio.NewReader(res.Body)
+			for range 5 {
+				for line := ""; !strings.Contains(line, `"a"`); {
+					if line, err = answer.ReadString('\n'); err != nil {
+						t.Fatalf("%v ahead of a token that was generated", err)
+					}
+				}
+				next <- struct{}{}
+			}
+			close(next)
+			if _, err := io.Copy(io.Discard, answer); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

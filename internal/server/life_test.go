@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,14 +19,48 @@ import (
 	"github.com/portico-llm/portico/internal/testkit"
 )
 
-// open starts a request and returns its answer unread, with the connection to hang up.
+// noted is a connection that keeps what is read of it.
+type noted struct {
+	net.Conn
+	mu   sync.Mutex
+	read bytes.Buffer // guarded by mu
+}
+
+// Read implements io.Reader.
+func (c *noted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read.Write(p[:n])
+	return n, err
+}
+
+// lint checks what was read of an answer, as far as it came.
+func (c *noted) lint(t *testing.T, asked testkit.Asked) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(c.read.Bytes())), nil)
+	if err != nil { // the client left ahead of the answer
+		return
+	}
+	testkit.LintResponse(t, asked, res)
+	_, _ = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+}
+
+// open starts a chat and returns its answer unread, with the connection to hang up.
 func (s *stack) open(t *testing.T, body string) (*bufio.Reader, net.Conn) {
 	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	dialled, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := &noted{Conn: dialled}
+	t.Cleanup(func() {
+		_ = c.Close()
+		c.lint(t, testkit.Asked{Path: "/v1/chat/completions", Body: []byte(body)})
+	})
 	fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		len(body), body)
 	return bufio.NewReader(c), c
