@@ -39,6 +39,7 @@ type clientReport struct {
 	Deltas  string           `json:"deltas"`
 	Parsed  []map[string]any `json:"parsed"`
 	Kept    []bool           `json:"kept"`
+	Again   []bool           `json:"replayed"`
 	Items   []string         `json:"items"`
 	Counted int              `json:"counted"`
 	Left    []string         `json:"left"`
@@ -58,7 +59,7 @@ func TestResponses(t *testing.T) {
 	want := clientReport{
 		Stream: message, Whole: message, Dense: true, Deltas: "I'll look. ",
 		Done:   [][]any{{2.0, "get_weather", `{"city": "Oslo"}`}, {3.0, "get_weather", `{"city": "Zürich \"HB\""}`}, {4.0, "get_time", "{}"}},
-		Parsed: []map[string]any{place, place}, Kept: []bool{true, true, true}, Counted: len("user: Hello\n"),
+		Parsed: []map[string]any{place, place}, Kept: []bool{true, true, true}, Again: []bool{true, true, true}, Counted: len("user: Hello\n"),
 		Items: []string{"message", "reasoning", "message", "function_call", "function_call", "function_call", "message"},
 		Left:  []string{"response.created"},
 		Errors: map[string][]any{

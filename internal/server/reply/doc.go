@@ -8,6 +8,7 @@
 //   - reply.go: what both share: options, choices, usage;
 //   - stream.go, fold.go: the two sinks;
 //   - pieces.go: answers that come in pieces: thoughts, content, tool calls;
+//   - responses.go, responses_events.go, shell.go: answers as items; replay.go: the same once more, from what is kept;
 //   - logprobs.go: log probabilities in the chat and in the completions form;
 //   - nvext.go: the extra fields a client may ask for;
 //   - raw.go: answers of workers that speak the client's format themselves;

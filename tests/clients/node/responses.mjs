@@ -52,6 +52,15 @@ const kept = await client.responses.retrieve(second.id);
 const page = await client.responses.inputItems.list(second.id, { order: 'asc', limit: 2 });
 const items = [];
 for await (const item of page) items.push(item.type);
+const all = async (events) => {
+  const list = [];
+  for await (const e of events) list.push(JSON.stringify(e));
+  return list;
+};
+const raw = await all(await client.responses.create({ ...ask, stream: true }));
+const stored = JSON.parse(raw[0]).response.id;
+const again = await all(await client.responses.retrieve(stored, { stream: true }));
+const rest = await all(await client.responses.retrieve(stored, { stream: true, starting_after: 9 }));
 const counted = (await client.responses.inputTokens.count({ model: 'm', input: 'Hello' })).input_tokens;
 await client.responses.delete(whole.id);
 
@@ -70,6 +79,7 @@ console.log(JSON.stringify({
   deltas: events.filter((e) => e.type === 'response.output_text.delta').map((e) => e.delta).join(''),
   parsed: [parsed, streamed],
   kept: [kept.id === second.id, JSON.stringify(seen(kept)) === JSON.stringify(seen(second)), kept.previous_response_id === whole.id],
+  replayed: [again.join() === raw.join(), rest.join() === raw.slice(10).join(), raw.length > 20],
   items,
   counted,
   left: first,

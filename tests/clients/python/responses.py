@@ -60,6 +60,10 @@ with client.responses.stream(model="json", input="Where?", text_format=Place) as
 second = client.responses.create(model="m", input="And now?", previous_response_id=whole.id)
 kept = client.responses.retrieve(second.id)
 items = [i.type for i in client.responses.input_items.list(second.id, order="asc", limit=2)]
+raw = [e.model_dump() for e in client.responses.create(**ask, stream=True)]
+stored = raw[0]["response"]["id"]
+again = [e.model_dump() for e in client.responses.retrieve(stored, stream=True)]
+rest = [e.model_dump() for e in client.responses.retrieve(stored, stream=True, starting_after=9)]
 counted = client.responses.input_tokens.count(model="m", input="Hello").input_tokens
 client.responses.delete(whole.id)
 
@@ -81,6 +85,7 @@ print(json.dumps({
     "deltas": deltas,
     "parsed": [parsed.model_dump(), streamed.model_dump()],
     "kept": [kept.id == second.id, seen(kept) == seen(second), kept.previous_response_id == whole.id],
+    "replayed": [again == raw, rest == raw[10:], len(raw) > 20],
     "items": items,
     "counted": counted,
     "left": first,
