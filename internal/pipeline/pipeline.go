@@ -30,6 +30,7 @@ type Meta struct {
 	CacheSalt                          string
 	Session                            string // what related requests have in common; empty: nothing
 	SessionFinal                       bool   // no other request follows
+	Agent                              *Agent // who is asking, for workers that want to know; nil: unknown
 }
 
 // Prepared is a request ready to be sent: one worker request for each prompt.

@@ -36,6 +36,7 @@ func chatRequest(set *catalog.Set, meta *Meta, req *openai.ChatRequest) (*worker
 			q.Output.Logprobs = asUint32(req.TopLogprobs)
 		}
 	}
+	q.AgentContext = agentContext(meta.Agent, trigger(req.Conversation.LastRole))
 	q.MMProcessorKwargs = req.MMProcessorKwargs
 	if len(set.Card.MediaDecoder) == 0 { // otherwise media are decoded before they reach the worker
 		q.MediaIOKwargs = req.MediaIOKwargs
@@ -46,6 +47,7 @@ func chatRequest(set *catalog.Set, meta *Meta, req *openai.ChatRequest) (*worker
 // completionRequest maps all of a completion request but its tokens.
 func completionRequest(set *catalog.Set, meta *Meta, req *openai.CompletionRequest) *worker.Request {
 	q := commonRequest(set, meta, &req.Common)
+	q.AgentContext = agentContext(meta.Agent, triggerOther)
 	q.Sampling.GuidedDecoding = commonGuided(&req.Common)
 	// Completions have numbers where chat has a switch and a number.
 	q.Sampling.BestOf = asUint8(req.BestOf)
@@ -78,6 +80,9 @@ func commonRequest(set *catalog.Set, meta *Meta, c *openai.Common) *worker.Reque
 	// The key is always there; an empty list means that no token ends the answer.
 	if isOn(c.IgnoreEOS) {
 		q.EOSTokenIDs = []uint32{}
+	}
+	if meta.Agent != nil { // images of one session are likely to come again in it
+		q.ImageCacheScope = meta.Agent.Session
 	}
 	// The salt goes both to the router, which compares prefixes, and to the engine, which caches them.
 	salt := cacheSalt(meta, c)

@@ -70,23 +70,12 @@ func (s *Server) meta(h http.Header, id string) (pipeline.Meta, error) {
 	if r.err != nil {
 		return m, r.err
 	}
-	_, m.Session = r.get(sessionHeaders)
-	m.SessionFinal = isTrue(h.Get("X-Dynamo-Session-Final"))
+	if m.Agent = agent(h); m.Agent != nil {
+		m.Session, m.SessionFinal = m.Agent.Session, m.Agent.Final != nil && *m.Agent.Final
+	}
 	var err error
 	m.Metadata, err = s.metadata(h)
 	return m, err
-}
-
-// sessionHeaders name a session: Dynamo's own header, then those of Claude Code, Codex and OpenCode.
-var sessionHeaders = []string{"X-Dynamo-Session-Id", "X-Claude-Code-Session-Id", "Thread-Id", "X-Session-Id"}
-
-// isTrue reads a switch in a header. What can't be read is off: the request is the same without it.
-func isTrue(s string) bool {
-	switch strings.ToLower(strings.TrimSpace(s)) {
-	case "1", "true", "yes", "on":
-		return true
-	}
-	return false
 }
 
 // metadata collects the headers that a worker gets as metadata, without their prefix.

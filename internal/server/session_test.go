@@ -27,6 +27,8 @@ func TestSessionHeaders(t *testing.T) {
 		{[]string{"thread-id", "c"}, "c"},
 		{[]string{"x-session-id", " d "}, "d"},
 		{[]string{"x-session-id", "d", "thread-id", "c", "x-dynamo-session-id", "a"}, "a"},
+		{[]string{"x-claude-code-session-id", "b", "x-claude-code-agent-id", "sub"}, "sub"},
+		{[]string{"x-claude-code-agent-id", "sub"}, ""},
 	} {
 		if res, got := s.do(t, http.MethodPost, "/v1/chat/completions", chatBody, tc.headers...); res.StatusCode != 200 {
 			t.Fatal(got)

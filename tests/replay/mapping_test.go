@@ -99,6 +99,14 @@ func prepareCase(t *testing.T, set *catalog.Set, c *mappingCase, body []byte) (*
 		n := uint32(mappingInt(t, v))
 		meta.StrictPriority = &n
 	}
+	for name, session := range c.Headers {
+		switch name {
+		case "x-dynamo-session-id":
+			meta.Agent = &pipeline.Agent{Session: session}
+		case "x-claude-code-session-id":
+			meta.Agent = &pipeline.Agent{Session: session, Headers: map[string][]string{name: {session}}}
+		}
+	}
 	strict := openai.DecodeOptions{Strict: true}
 	if c.Path == "/v1/completions" {
 		req, err := openai.DecodeCompletion(body, strict)
