@@ -481,7 +481,8 @@ func (a *app) newServer(dispatcher router.Dispatcher, images multimodal.Courier)
 			Alone:     a.alone,
 			Taints:    &a.taints,
 			MaxPrompt: a.cfg.Text.MaxPrompt,
-			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen}}),
+			Migration: pipeline.Migration{Limit: a.cfg.Plane.MigrationLimit, MaxSeqLen: a.cfg.Plane.MigrationMaxSeqLen,
+				Repetition: a.cfg.Plane.MigrationRepetition}}),
 		Catalog: a.catalog,
 		// From discovery itself: the health report shows workers before their model is loaded.
 		Instances: func() []*worker.Instance { return instances(a.store.Snapshot()) },

@@ -144,8 +144,9 @@ type Plane struct {
 	MaxAttempts      int           // workers tried before the first item of an answer
 	MaxStruck        int           // workers in a row that a request may be lost with before any output; 0 for any number
 
-	MigrationLimit     int // how often a request may go on at another worker; 0 for never
-	MigrationMaxSeqLen int // tokens of prompt and answer beyond which it stays where it is; 0 for no bound
+	MigrationLimit      int  // how often a request may go on at another worker; 0 for never
+	MigrationRepetition bool // repetition penalties count prompts, so that requests with one may move
+	MigrationMaxSeqLen  int  // tokens of prompt and answer beyond which it stays where it is; 0 for no bound
 }
 
 // NATS is how the NATS server is reached.

@@ -249,6 +249,9 @@ func (t *table) addPlane(c *Config) {
 		integer(&c.Plane.MigrationMaxSeqLen, 0, 0, math.MaxInt32),
 		"Tokens of prompt and answer together beyond which a request no longer goes on elsewhere, since they have to be "+
 			"kept; 0 for no bound.")
+	t.add("migration-repetition-penalty", "PORTICO_MIGRATION_REPETITION_PENALTY", boolean(&c.Plane.MigrationRepetition, false),
+		"Whether requests with a repetition penalty may go on at another worker: right with engines whose penalty counts the "+
+			"tokens of prompts (vLLM, TensorRT-LLM), and wrong with those that count what they have generated alone (SGLang).")
 	t.add("tcp-response-stream-host", "DYN_TCP_RESPONSE_STREAM_HOST", text(&c.CallHome.Host, ""),
 		"Address or interface that workers send answers to; default: the first that isn't loopback.")
 	t.add("tcp-response-stream-port", "DYN_TCP_RESPONSE_STREAM_PORT", integer(&c.CallHome.Port, 0, 0, 65535),

@@ -23,6 +23,10 @@ import (
 type Migration struct {
 	Limit     int // how often one request may go on elsewhere; 0: never
 	MaxSeqLen int // tokens of prompt and answer beyond which a request stays where it is; 0: no bound
+
+	// Repetition says that the engines' repetition penalties count the tokens of prompts, so that a continuation is
+	// penalised like the whole answer. Otherwise requests with one stay where they are.
+	Repetition bool
 }
 
 // move is what a request needs to go on at another worker. It belongs to the leg, whose decoder and stops know nothing
@@ -61,7 +65,7 @@ func (p *Pipeline) newMove(req *Prepared, l *leg, call *router.Call) *move {
 		m.stays = "the worker doesn't say which tokens it has generated"
 	} else {
 		m.request, m.media = req.Requests[prompt], req.media
-		m.stays = fixed(m.request, req.Choices)
+		m.stays = p.migration.fixed(m.request, req.Choices)
 		if m.bound > 0 {
 			m.overlong = p.migrations.tooLong.WithLabelValues(req.Model)
 		}
@@ -75,8 +79,9 @@ func (p *Pipeline) newMove(req *Prepared, l *leg, call *router.Call) *move {
 }
 
 // fixed says why a request can't be continued by another worker from its tokens alone; empty: it can. In each case
-// there is state that only the lost worker had.
-func fixed(q *worker.Request, choices int) string {
+// there is state that only the lost worker had. A seed is no reason: what is drawn anew is as good a sample, and nobody
+// promises that a seed gives the same answer twice.
+func (m Migration) fixed(q *worker.Request, choices int) string {
 	s := &q.Sampling
 	switch {
 	case choices > 1 || s.BestOf != nil && *s.BestOf > 1 || isOn(s.UseBeamSearch):
@@ -85,12 +90,43 @@ func fixed(q *worker.Request, choices int) string {
 		return "guided decoding would start over in the middle of its grammar"
 	case nonZero(s.PresencePenalty) || nonZero(s.FrequencyPenalty):
 		return "penalties count the tokens a worker has generated itself"
+	case !m.Repetition && s.RepetitionPenalty != nil && *s.RepetitionPenalty != 1:
+		return "a repetition penalty may count the tokens a worker has generated itself alone"
+	case bansPhrases(q.ExtraArgs):
+		return "banned phrases are found in the tokens a worker has generated itself"
 	case q.Stop.MaxThinkingTokens != nil:
 		return "the worker counts the tokens of its thinking"
 	case q.PromptEmbeds != "":
 		return "the prompt is no tokens"
 	}
 	return ""
+}
+
+// bansPhrases reports whether a request bans sequences of several tokens. Workers look for the beginning of one in what
+// they have generated; single tokens are banned wherever they would come.
+func bansPhrases(extra json.RawMessage) bool {
+	const name = "bad_words_token_ids"
+	if !bytes.Contains(extra, []byte(name)) {
+		return false
+	}
+	var args struct {
+		Sampling map[string]json.RawMessage `json:"sampling_options"`
+	}
+	if json.Unmarshal(extra, &args) != nil {
+		return true // whatever it is, it isn't known to be single tokens
+	}
+	var list []json.RawMessage
+	if raw := args.Sampling[name]; len(raw) == 0 || json.Unmarshal(raw, &list) != nil {
+		return len(raw) > 0
+	}
+	for _, raw := range list {
+		var id uint32
+		var phrase []uint32
+		if json.Unmarshal(raw, &id) != nil && (json.Unmarshal(raw, &phrase) != nil || len(phrase) > 1) {
+			return true
+		}
+	}
+	return false
 }
 
 // nonZero is false for absent and zero alike.
@@ -296,6 +332,7 @@ func (p *Pipeline) read(ctx context.Context, req *Prepared, l *leg, stream route
 			if l.stays != "" {
 				p.log.Warn("answer broken off: it can't go on at another worker", "request_id", req.Meta.RequestID,
 					"worker", l.instance.Hex(), "why", l.stays, "error", err)
+				return brokenOff(err, l.stays)
 			}
 			return err
 		}
@@ -309,6 +346,13 @@ func (p *Pipeline) read(ctx context.Context, req *Prepared, l *leg, stream route
 		}
 		defer func(s router.Stream) { _ = s.Close() }(stream) // as many as the limit allows
 	}
+}
+
+// brokenOff is the failure of an answer that can't go on at another worker, which the client is told the reason of.
+func brokenOff(lost error, why string) error {
+	f := *fault.From(lost)
+	f.Message += "; the answer can't go on at another worker: " + why
+	return f.Because(lost)
 }
 
 // migrate sends a request whose worker was lost to another one, and returns the stream of what is left of its answer.

@@ -379,6 +379,7 @@ func TestMigrateEverywhere(t *testing.T) {
 // TestMigrateEnds looks at what clients see when a request can't go on.
 func TestMigrateEnds(t *testing.T) {
 	const phrase = "Stream ended before generation completed"
+	const stays = phrase + "; the answer can't go on at another worker: "
 	tests := []struct {
 		name           string
 		workers, limit int
@@ -389,10 +390,13 @@ func TestMigrateEnds(t *testing.T) {
 		{"limit", 5, 3, "", phrase, 4},
 		{"off", 2, 0, "", phrase, 1},
 		{"no candidate left", 2, 3, "", phrase + ", and no other worker is left to go on", 2},
-		{"guided decoding", 2, 3, `,"response_format":{"type":"json_object"}`, phrase, 1},
-		{"choices", 2, 3, `,"n":2`, phrase, 1},
+		{"guided decoding", 2, 3, `,"response_format":{"type":"json_object"}`,
+			stays + "guided decoding would start over in the middle of its grammar", 1},
+		{"choices", 2, 3, `,"n":2`, stays + "several choices are generated together", 1},
 		{"pinned", 2, 3, `,"nvext":{"backend_instance_id":2}`, phrase, 1},
-		{"penalty", 2, 3, `,"presence_penalty":0.5`, phrase, 1},
+		{"penalty", 2, 3, `,"presence_penalty":0.5`, stays + "penalties count the tokens a worker has generated itself", 1},
+		{"repetition", 2, 3, `,"repetition_penalty":1.1`,
+			stays + "a repetition penalty may count the tokens a worker has generated itself alone", 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -108,9 +108,11 @@ func TestMigrate(t *testing.T) {
 		{name: "none but the one at capacity", scripts: []string{`[` + failing("CapacityExhausted", "capacity.worker_overloaded") + `]`, `!`},
 			kind: fault.Overloaded, message: "Service temporarily overloaded", calls: 1},
 		{name: "the worker's text", scripts: []string{`[{"token_ids":[72],"text":"H"},` + lost + `]`},
-			want: []string{`0.0 "H" 1`}, kind: fault.Unavailable, message: "Service temporarily unavailable", calls: 1},
+			want: []string{`0.0 "H" 1`}, kind: fault.Unavailable, message: "Service temporarily unavailable; the answer can't go " +
+				"on at another worker: the worker makes the text itself", calls: 1},
 		{name: "too long", scripts: []string{`[{"token_ids":[72]},{"token_ids":[72,72,72]},` + lost + `]`},
-			want: []string{`0.0 "H" 1`, `0.0 "HHH" 3`}, kind: fault.Unavailable, message: "Service temporarily unavailable", calls: 1},
+			want: []string{`0.0 "H" 1`, `0.0 "HHH" 3`}, kind: fault.Unavailable, message: "Service temporarily unavailable; the " +
+				"answer can't go on at another worker: it has become too long", calls: 1},
 		{name: "annotations come once", scripts: []string{`[{"_dynamo_annotated":true,"event":"note","comment":["1"]},` + lost + `]`,
 			`[{"token_ids":[105],"finish_reason":"stop"}]`}, want: []string{`event note 1`, `0.0 "i" 1 stop`}, calls: 2},
 	}
@@ -201,6 +203,10 @@ func TestMigrateBlocked(t *testing.T) {
 		{"best of", func(p *pipeline.Prepared) { p.Requests[0].Sampling.BestOf = new(uint8(2)) }, false},
 		{"presence", func(p *pipeline.Prepared) { p.Requests[0].Sampling.PresencePenalty = new(0.5) }, false},
 		{"frequency", func(p *pipeline.Prepared) { p.Requests[0].Sampling.FrequencyPenalty = new(-0.5) }, false},
+		{"repetition", func(p *pipeline.Prepared) { p.Requests[0].Sampling.RepetitionPenalty = new(1.1) }, false},
+		{"phrases", func(p *pipeline.Prepared) {
+			p.Requests[0].ExtraArgs = []byte(`{"sampling_options":{"bad_words_token_ids":[[5],[6,7]]}}`)
+		}, false},
 		{"thinking", func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxThinkingTokens = new(uint32(5)) }, false},
 		{"embeddings", func(p *pipeline.Prepared) { p.Requests[0].PromptEmbeds = "AAAA" }, false},
 		{"large media", func(p *pipeline.Prepared) {
@@ -227,9 +233,35 @@ func TestMigrateBlocked(t *testing.T) {
 					}
 				} else if fault.KindOf(err) != fault.Unavailable || len(d.Calls()) != 1 {
 					t.Errorf("got %v after %d calls", err, len(d.Calls()))
+				} else if f := fault.From(err); !tt.never && !strings.Contains(f.Message, "can't go on at another worker: ") {
+					t.Errorf("the client isn't told why: %q", f.Message)
 				}
 			}
 		})
+	}
+}
+
+// TestMigrateAllowed runs requests that look like those above, and whose answers do go on elsewhere.
+func TestMigrateAllowed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*worker.Request)
+		m      pipeline.Migration
+	}{
+		"no penalties":       {change: func(q *worker.Request) { q.Sampling.PresencePenalty, q.Sampling.RepetitionPenalty = new(0.0), new(1.0) }},
+		"counted in prompts": {func(q *worker.Request) { q.Sampling.RepetitionPenalty = new(1.1) }, pipeline.Migration{Repetition: true}},
+		"seed":               {change: func(q *worker.Request) { q.Sampling.Seed = new(int64(5)) }},
+		"banned tokens": {change: func(q *worker.Request) {
+			q.ExtraArgs = []byte(`{"sampling_options":{"bad_words_token_ids":[[5],6],"detokenize":true}}`)
+		}},
+		"a salt": {change: func(q *worker.Request) { q.ExtraArgs = []byte(`{"nvext":{"cache_salt":"bad_words_token_ids"}}`) }},
+	} {
+		d := relay(`[{"token_ids":[72]},{"_lost":true}]`, `[{"token_ids":[105],"finish_reason":"stop"}]`)
+		req := prepared(1, "prompt")
+		tc.change(req.Requests[0])
+		tc.m.Limit = 1
+		if err := movable(d, tc.m, nil).Run(t.Context(), req, &record{}); err != nil || len(d.Calls()) != 2 {
+			t.Errorf("%s: %v after %d calls", name, err, len(d.Calls()))
+		}
 	}
 }
 
