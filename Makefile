@@ -87,7 +87,7 @@ unit: native ## Unit tests with the race detector and the checks of the tag inva
 	@go test -json -race -tags invariants -p $(JOBS) -timeout 20m $(UNIT) | $(REPORT)
 
 # What the race detector would falsify: these tests skip there.
-MEASURED = ^(TestGrownChat|TestMemoryAfterLoad|TestTokenBudget|TestParsedTokenBudget|TestOpenStreams|TestBigPromptsLeaveOthersAlone)$$
+MEASURED = ^(TestGrownChat|TestGrownChatFast|TestMemoryAfterLoad|TestTokenBudget|TestParsedTokenBudget|TestOpenStreams|TestBigPromptsLeaveOthersAlone)$$
 
 .PHONY: measured
 measured: native ## Budgets of time, memory and allocations, without the race detector

@@ -66,9 +66,8 @@ func (e *FastEncoder) Encode(text string, addSpecial bool) ([]uint32, error) {
 	if !C.portico_fast_encode(e.p, stringPtr(text), C.size_t(len(text)), C.bool(addSpecial), &ids, &count, &failure) {
 		return nil, fmt.Errorf("encode: %w", takeError(failure))
 	}
-	out := make([]uint32, int(count)) // ids belong to the encoder, and are null when there are none
-	copy(out, unsafe.Slice((*uint32)(ids), int(count)))
-	return out, nil
+	// ids belong to the encoder, and are null when there are none.
+	return copyIDs(unsafe.Slice((*uint32)(ids), int(count))), nil
 }
 
 // Close frees the encoder. A second Close does nothing.

@@ -99,9 +99,20 @@ func (t *Tokenizer) EncodeWhole(text string, addSpecial bool) ([]uint32, error) 
 
 // takeIDs copies ids from the library and frees them.
 func takeIDs(out C.portico_ids) []uint32 {
-	ids := make([]uint32, int(out.len))
-	copy(ids, unsafe.Slice((*uint32)(out.ptr), int(out.len)))
+	ids := copyIDs(unsafe.Slice((*uint32)(out.ptr), int(out.len)))
 	C.portico_ids_free(out)
+	return ids
+}
+
+// copyIDs copies ids out of native memory. Behind those of a long text there is room: if the text comes back with more at
+// its end, what is more can be written there in place of a copy of all.
+func copyIDs(native []uint32) []uint32 {
+	room := 0
+	if len(native) >= 4096 {
+		room = len(native) / 8
+	}
+	ids := make([]uint32, len(native), len(native)+room)
+	copy(ids, native)
 	return ids
 }
 

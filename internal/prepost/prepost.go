@@ -40,7 +40,7 @@ type Renderer interface {
 // two equal tokenizers have separate executors.
 type Tokenizer interface {
 	// Encode runs on the tokenizer's executor. When ctx ends first the result is abandoned and ctx's error returned.
-	// A full queue is a *fault.Error of kind Overloaded.
+	// A full queue is a *fault.Error of kind Overloaded. The ids may be shared: nobody may change them. Appending copies.
 	Encode(ctx context.Context, text string, addSpecial bool) ([]TokenID, error)
 	// Decode returns the text of ids; ids outside the vocabulary are skipped.
 	Decode(ids []TokenID, skipSpecial bool) (string, error)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +17,7 @@ import (
 type CacheOptions struct {
 	Bytes      int64                 // memory for each tokenizer; 0: 8 MiB
 	Block      int                   // a block has at least so many bytes; 0: 512
+	Strip      int                   // the ids of texts of so many tokens are kept in one piece, too; 0: 4096
 	Registerer prometheus.Registerer // nil: counted, not registered
 }
 
@@ -28,6 +28,9 @@ func (o CacheOptions) withDefaults() CacheOptions {
 	}
 	if o.Block <= 0 {
 		o.Block = 512
+	}
+	if o.Strip <= 0 {
+		o.Strip = 4096
 	}
 	return o
 }
@@ -63,50 +66,30 @@ func NewCaches(o CacheOptions) *Caches {
 	return c
 }
 
-// shards is how many parts of a cache can be used at once.
-const shards = 16
-
 // cache remembers the ids of blocks of text (see cuts), whatever text they are part of: a conversation that has grown by
 // a message differs from the one before in its last blocks only. What is found is compared byte by byte, so an answer is
-// never another text's. The least recently used blocks go first.
+// never another text's. Of long texts it has strips as well, so that their ids needn't be put together each time. What
+// hasn't been used for long goes first.
 type cache struct {
 	all          *Caches
 	cuts         *cuts
 	seed         maphash.Seed
 	known, fresh prometheus.Counter
-	shards       [shards]shard
-}
 
-// shard holds the blocks of some hashes.
-type shard struct {
 	mu     sync.Mutex
 	closed bool
-	blocks map[uint64]*list.Element // of *block
-	order  list.List                // the most recently used first
-	bytes  int64
+	last   uint64                   // number of the block that was added last
+	blocks map[uint64]*list.Element // of *block, by hash
+	texts  shelf                    // of *block
+	strips shelf                    // of *strip
 }
-
-// block is one text and its ids, neither of which is ever changed.
-type block struct {
-	hash uint64
-	text string
-	ids  []prepost.TokenID
-	next atomic.Uint64 // hash of the block that came behind it last: looked at first, and found without hashing. 0: none
-}
-
-// overhead is what a block takes beside its text and ids: its own fields, the list's element, the map's entry.
-const overhead = 192
-
-func (b *block) bytes() int64 { return int64(len(b.text)) + 4*int64(len(b.ids)) + overhead }
 
 // newCache returns a cache for a tokenizer whose texts are cut at c.
 func (s *Caches) newCache(c *cuts, model string) *cache {
-	k := &cache{all: s, cuts: c, seed: maphash.MakeSeed(),
-		known: s.known.WithLabelValues(model), fresh: s.fresh.WithLabelValues(model)}
-	for i := range k.shards {
-		k.shards[i].blocks = map[uint64]*list.Element{}
-	}
-	return k
+	strips := s.opts.Bytes / 4
+	return &cache{all: s, cuts: c, seed: maphash.MakeSeed(),
+		known: s.known.WithLabelValues(model), fresh: s.fresh.WithLabelValues(model),
+		blocks: map[uint64]*list.Element{}, texts: shelf{room: s.opts.Bytes - strips}, strips: shelf{room: strips}}
 }
 
 // piece is a block of a text.
@@ -120,7 +103,7 @@ type piece struct {
 var pieceLists = sync.Pool{New: func() any { return new([]piece) }}
 
 // encode returns the ids of text, those of blocks that are known without asking encode, which is called once at most: for
-// what lies between the first and the last block that aren't.
+// what lies between the first and the last block that aren't. The ids of long texts may be shared with other callers.
 func (k *cache) encode(
 	ctx context.Context, text string, encode func(context.Context, string, bool) ([]prepost.TokenID, error),
 ) ([]prepost.TokenID, error) {
@@ -141,7 +124,7 @@ func (k *cache) encode(
 	from, to, total := unknown(pieces)
 	if from == to {
 		k.count(total, 0)
-		return join(pieces, nil, from, to, total), nil
+		return k.together(pieces, nil, from, to, total), nil
 	}
 	// Adjacent blocks are adjacent in the text, so that a run of them is one piece of it.
 	run := text[length(pieces[:from]) : len(text)-length(pieces[to:])]
@@ -150,11 +133,9 @@ func (k *cache) encode(
 		return nil, err
 	}
 	k.count(total, len(ids))
-	k.keep(pieces, from, to, run, ids)
-	if from == 0 && to == len(pieces) {
-		return ids, nil
-	}
-	return join(pieces, ids, from, to, total), nil
+	k.split(pieces[from:to], run, ids)
+	k.keep(pieces, from, to)
+	return k.together(pieces, ids, from, to, total), nil
 }
 
 // cut cuts a text into blocks and looks them up. A block ends at the first place that is far enough from its beginning,
@@ -162,22 +143,13 @@ func (k *cache) encode(
 func (k *cache) cut(pieces []piece, text string) []piece {
 	var before *block
 	for begin := 0; begin < len(text); {
-		p := piece{known: k.follow(before, text[begin:])}
-		if p.known != nil {
-			p.text, p.hash = p.known.text, p.known.hash
-		} else {
+		p, ok := k.follow(before, text[begin:])
+		if !ok {
 			end := len(text)
 			if next, ok := k.cuts.next(text, begin+k.all.opts.Block); ok {
 				end = next.at
 			}
-			p.text = text[begin:end]
-			p.hash = maphash.String(k.seed, p.text)
-			if p.known = k.get(p.hash); p.known != nil && p.known.text != p.text {
-				p.known = nil
-			}
-			if before != nil {
-				before.next.Store(p.hash)
-			}
+			p = k.find(before, text[begin:end])
 		}
 		pieces = append(pieces, p)
 		before, begin = p.known, begin+len(p.text)
@@ -187,20 +159,24 @@ func (k *cache) cut(pieces []piece, text string) []piece {
 
 // follow returns the block that text begins with, if it is the one that came behind before last time, and the text can be
 // cut where it ends.
-func (k *cache) follow(before *block, text string) *block {
+func (k *cache) follow(before *block, text string) (piece, bool) {
 	if before == nil {
-		return nil
+		return piece{}, false
 	}
-	b := k.get(before.next.Load())
+	b := before.next.Load()
 	if b == nil || !strings.HasPrefix(text, b.text) {
-		return nil
+		return piece{}, false
 	}
 	if rest := text[len(b.text):]; rest != "" {
-		if _, n := k.cuts.match(rest); n == 0 {
-			return nil
+		// Mostly by the token that stood here last time.
+		if next := b.next.Load(); next == nil || !strings.HasPrefix(rest, next.text[:next.token]) {
+			if _, n := k.cuts.match(rest); n == 0 {
+				return piece{}, false
+			}
 		}
 	}
-	return b
+	b.touch()
+	return piece{b.text, b.hash, b}, true
 }
 
 // unknown returns the blocks to encode, those from and up to but not including to, and the number of the other ids.
@@ -228,9 +204,28 @@ func length(pieces []piece) (n int) {
 	return n
 }
 
-// join puts the ids of the blocks together, in a slice of its own.
-func join(pieces []piece, ids []prepost.TokenID, from, to, total int) []prepost.TokenID {
-	out := make([]prepost.TokenID, 0, total+len(ids))
+// together returns the ids of all the blocks, of which those between from and to are ids.
+func (k *cache) together(pieces []piece, ids []prepost.TokenID, from, to, total int) []prepost.TokenID {
+	all := from == 0 && to == len(pieces)
+	if size := total + len(ids); size >= k.all.opts.Strip {
+		switch {
+		case to == len(pieces) && from > 0:
+			return k.lengthen(pieces, from, ids, size)
+		case !all:
+			ids = join(pieces, ids, from, to, size+size/8)
+		}
+		k.strip(pieces, ids, nil)
+		return slices.Clip(ids)
+	}
+	if all {
+		return ids
+	}
+	return join(pieces, ids, from, to, total+len(ids))
+}
+
+// join puts the ids of the blocks together, in a slice of its own that has room for so many.
+func join(pieces []piece, ids []prepost.TokenID, from, to, room int) []prepost.TokenID {
+	out := make([]prepost.TokenID, 0, room)
 	for i := range pieces[:from] {
 		out = append(out, pieces[i].known.ids...)
 	}
@@ -252,16 +247,15 @@ func (k *cache) count(known, fresh int) {
 	k.fresh.Add(float64(fresh))
 }
 
-// keep remembers the blocks of a run that was encoded as one. Their ids are told apart by the tokens they begin with,
-// provided that these stand in the ids as often as in the text: a vocabulary in which other text has the same id is left
-// alone.
-func (k *cache) keep(pieces []piece, from, to int, run string, ids []prepost.TokenID) {
+// split makes blocks of a run that was encoded as one. Their ids are told apart by the tokens they begin with, provided
+// that these stand in the ids as often as in the text: a vocabulary in which other text has the same id is left alone.
+func (k *cache) split(pieces []piece, run string, ids []prepost.TokenID) {
 	places := k.cuts.find(run)
 	if !sameCount(places, ids) {
 		return
 	}
 	at := 0 // of the end of the block, in the run
-	for i := from; i < to; i++ {
+	for i := range pieces {
 		p := &pieces[i]
 		at += len(p.text)
 		end := 0 // of its ids
@@ -276,15 +270,12 @@ func (k *cache) keep(pieces []piece, from, to int, run string, ids []prepost.Tok
 			end++
 			places = places[1:]
 		}
-		if i+1 == to {
+		if i+1 == len(pieces) {
 			end = len(ids)
 		}
 		if p.known == nil {
-			b := &block{hash: p.hash, text: strings.Clone(p.text), ids: slices.Clone(ids[:end])}
-			if i+1 < len(pieces) {
-				b.next.Store(pieces[i+1].hash)
-			}
-			k.put(b)
+			_, token := k.cuts.match(p.text)
+			p.known = &block{hash: p.hash, text: strings.Clone(p.text), token: token, ids: slices.Clone(ids[:end])}
 		}
 		ids = ids[end:]
 	}
@@ -319,62 +310,4 @@ func sameCount(places []place, ids []prepost.TokenID) bool {
 		}
 	}
 	return true
-}
-
-// put adds a block, and drops old ones that it leaves no room for.
-func (k *cache) put(b *block) {
-	room := k.all.opts.Bytes / shards
-	size := b.bytes()
-	if size > room {
-		return
-	}
-	s := &k.shards[b.hash%shards]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	if old := s.blocks[b.hash]; old != nil { // the same text, encoded twice at once, or one with the same hash
-		k.removeLocked(s, old)
-	}
-	for s.bytes+size > room {
-		k.removeLocked(s, s.order.Back())
-	}
-	s.blocks[b.hash] = s.order.PushFront(b)
-	s.bytes += size
-	k.all.bytes.Add(float64(size))
-}
-
-// removeLocked drops a block.
-func (k *cache) removeLocked(s *shard, e *list.Element) {
-	b := s.order.Remove(e).(*block)
-	delete(s.blocks, b.hash)
-	s.bytes -= b.bytes()
-	k.all.bytes.Sub(float64(b.bytes()))
-}
-
-// get returns the block with a hash, nil when there is none.
-func (k *cache) get(hash uint64) *block {
-	s := &k.shards[hash%shards]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.blocks[hash]
-	if e == nil {
-		return nil
-	}
-	s.order.MoveToFront(e)
-	return e.Value.(*block)
-}
-
-// drop forgets everything, and takes nothing more.
-func (k *cache) drop() {
-	for i := range k.shards {
-		s := &k.shards[i]
-		s.mu.Lock()
-		k.all.bytes.Sub(float64(s.bytes))
-		s.closed, s.bytes = true, 0
-		clear(s.blocks)
-		s.order.Init()
-		s.mu.Unlock()
-	}
 }

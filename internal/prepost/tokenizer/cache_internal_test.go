@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,76 @@ func TestOneNativeCall(t *testing.T) {
 	ask("<x>a<x>b<x>c<x>d")
 	if len(asked) != 1 {
 		t.Error("a dropped cache remembers")
+	}
+}
+
+// TestStrips: who asks for more of the same text gets the same memory, and nobody's ids change.
+func TestStrips(t *testing.T) {
+	c, err := newCuts([]byte(`{"added_tokens":[{"id":999,"content":"<x>"}]}`))
+	if err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	const room = 24
+	k := NewCaches(CacheOptions{Block: 4, Strip: 8, Bytes: 1 << 20}).newCache(c, "m")
+	ask := func(text string) []prepost.TokenID {
+		t.Helper()
+		ids, err := k.encode(t.Context(), text, func(_ context.Context, part string, _ bool) ([]prepost.TokenID, error) {
+			return slices.Grow(byteIDs(part), room), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cap(ids) != len(ids) {
+			t.Errorf("%q: room of %d is left to the caller", text, cap(ids)-len(ids))
+		}
+		return ids
+	}
+	given := map[string][]prepost.TokenID{}
+	const base = "<x>aaaa<x>bbbb<x>cccc"
+	for _, tt := range []struct {
+		text, as string // the earlier text whose memory it has; empty: its own
+	}{
+		{base + "<x>?", ""},
+		{base + "<x>?", base + "<x>?"},
+		{base + "<x>?dddd", base + "<x>?"}, // a new end goes behind the old
+		{base + "<x>?dddd<x>eeee<x>!", base + "<x>?"},
+		{base + "<x>?dddd", base + "<x>?"}, // as it was
+		{base + "<x>", base + "<x>?"},      // the ids of less text than there is
+		{base + "<x>#", ""},                // another end
+		{base + "<x>?dddd<x>eeee<x>!!", base + "<x>?"},
+		{base + "<x>?dddd<x>eeee<x>%", ""},
+		{base + "<x>?dddd<x>eeee<x>!!" + strings.Repeat("<x>more", 10), ""}, // no room
+		{"<x>zzzz<x>bbbb<x>cccc<x>?", ""},                                   // known blocks of another text
+		{"<x>short<x>", ""},
+	} {
+		got := ask(tt.text)
+		if first := given[tt.as]; tt.as != "" && &first[0] != &got[0] {
+			t.Errorf("%q has memory of its own", tt.text)
+		}
+		for text, ids := range given {
+			if tt.as == "" && &ids[0] == &got[0] {
+				t.Errorf("%q has the memory of %q", tt.text, text)
+			}
+			if !slices.Equal(ids, byteIDs(text)) {
+				t.Fatalf("after %q, %q has %v", tt.text, text, ids)
+			}
+		}
+		if !slices.Equal(got, byteIDs(tt.text)) {
+			t.Fatalf("%q: %v", tt.text, got)
+		}
+		if given[tt.text] == nil {
+			given[tt.text] = got
+		}
+		if err := k.check(); err != nil {
+			t.Fatal(tt.text, err)
+		}
+	}
+	k.drop()
+	if err := k.check(); err != nil || k.strips.bytes+k.texts.bytes != 0 {
+		t.Error(err, k.strips.bytes, k.texts.bytes)
+	}
+	if ids := ask(base + "<x>?"); &ids[0] == &given[base+"<x>?"][0] {
+		t.Error("a dropped cache has strips")
 	}
 }
 

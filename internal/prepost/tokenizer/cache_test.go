@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/executor"
 	"github.com/portico-llm/portico/internal/prepost/tokenizer"
 )
@@ -56,19 +57,23 @@ var fragments = []string{
 	"<", "<|", "|>", "<|im_", "im_start|>", "<|im_start|", "</", "[", "1", "12", "'s", " 's", ".", "\u00a0", "\u3000", "ﬁ", "＜|im_start|＞",
 }
 
-// conversation makes texts that grow, with tokens and whatever may stand next to them.
+// conversation makes texts that grow, with tokens and whatever may stand next to them. Some go on from an earlier one.
 func conversation(r *rand.Rand, added []string, turns int) []string {
-	var b strings.Builder
+	var b []byte
 	var out []string
 	for range turns {
+		if r.IntN(4) == 0 && len(out) > 0 {
+			b = append(b[:0], out[r.IntN(len(out))]...)
+			b = b[:len(b)-r.IntN(min(len(b), 8)+1)]
+		}
 		for range r.IntN(6) {
 			if r.IntN(3) == 0 && len(added) > 0 {
-				b.WriteString(added[r.IntN(len(added))])
+				b = append(b, added[r.IntN(len(added))]...)
 			} else {
-				b.WriteString(fragments[r.IntN(len(fragments))])
+				b = append(b, fragments[r.IntN(len(fragments))]...)
 			}
 		}
-		out = append(out, b.String())
+		out = append(out, string(b))
 	}
 	return out
 }
@@ -76,13 +81,30 @@ func conversation(r *rand.Rand, added []string, turns int) []string {
 // differs compares what a tokenizer that remembers says with what one that doesn't does.
 func differs(t *testing.T, cached, plain *tokenizer.Tokenizer, texts []string) {
 	t.Helper()
+	var wants, gots [][]prepost.TokenID
+	check := func(text string, want, got []prepost.TokenID) {
+		t.Helper()
+		if !slices.Equal(want, got) {
+			t.Fatalf("%q (-want +got):\n%s", text, cmp.Diff(want, got))
+		}
+	}
 	for _, text := range texts {
 		want := encode(t, plain, text, false)
-		for i := range 2 { // as it comes, and as it is known
-			if got := encode(t, cached, text, false); !slices.Equal(want, got) {
-				t.Fatalf("%q, time %d (-want +got):\n%s", text, i+1, cmp.Diff(want, got))
-			}
+		for range 2 { // as it comes, and as it is known
+			got := encode(t, cached, text, false)
+			check(text, want, got)
+			wants, gots = append(wants, want), append(gots, got)
 		}
+	}
+	for i := range wants { // still, though others had parts of the same memory since
+		check(texts[i/2], wants[i], gots[i])
+		_ = append(gots[i], 1<<31) // is the caller's alone
+	}
+	for i := range wants {
+		check(texts[i/2], wants[i], gots[i])
+	}
+	if err := tokenizer.CheckCache(cached); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -100,7 +122,7 @@ func TestCacheEqualsWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, uint64(len(file))))
 			added := addedContents(t, file)
-			cached := loadCached(t, file, tokenizer.Auto, tokenizer.CacheOptions{Block: 1})
+			cached := loadCached(t, file, tokenizer.Auto, tokenizer.CacheOptions{Block: 1, Strip: 1})
 			plain := load(t, file, tokenizer.Auto)
 			for range 20 {
 				differs(t, cached, plain, conversation(r, added, 10))
@@ -152,7 +174,7 @@ func TestCacheKnowsFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cached := loadCached(t, file, tokenizer.Tokenizers, tokenizer.CacheOptions{Block: 1})
+			cached := loadCached(t, file, tokenizer.Tokenizers, tokenizer.CacheOptions{Block: 1, Strip: 1})
 			plain := load(t, file, tokenizer.Tokenizers)
 			r := rand.New(rand.NewPCG(3, 3))
 			added := addedContents(t, file)
@@ -168,7 +190,7 @@ func FuzzCacheEqualsWhole(f *testing.F) {
 	f.Add("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", "Hi<|im_end|>\n", " x <|im_start|>")
 	f.Add("\xff<|im_end|>\xe4", "<|im_<|im_end|>end|>", "<|im_start|><|im_start|>")
 	f.Add("e", "\u0301<|endoftext|>\u0301", "<repo_name> <repo_name>a")
-	cached := loadCached(f, smallJSON(f), tokenizer.Auto, tokenizer.CacheOptions{Block: 1})
+	cached := loadCached(f, smallJSON(f), tokenizer.Auto, tokenizer.CacheOptions{Block: 1, Strip: 1})
 	plain := load(f, smallJSON(f), tokenizer.Auto)
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		differs(t, cached, plain, []string{a, a + b, b + a, a + b + c, a + "<|im_start|>" + c + "<|im_end|>" + b, c})
@@ -198,8 +220,8 @@ func grown(tb testing.TB, tok *tokenizer.Tokenizer, tokens, number int) (before,
 // TestGrownChat: a chat of 32k tokens whose last message is new costs a twentieth of encoding it all, at most.
 func TestGrownChat(t *testing.T) { grownChat(t, tokenizer.Tokenizers) }
 
-// TestGrownChatFast is the same for the fast encoder, which takes so little for all of it that comparing the text and
-// copying the ids weigh.
+// TestGrownChatFast is the same for the fast encoder, which takes so little for all of it that comparing the text weighs,
+// and copying the ids would.
 func TestGrownChatFast(t *testing.T) { grownChat(t, tokenizer.FastBPE) }
 
 func grownChat(t *testing.T, backend string) {
@@ -234,8 +256,8 @@ func grownShare(t *testing.T, file []byte, backend string) float64 {
 		begin = time.Now()
 		got := encode(t, cached, after, false)
 		rest = append(rest, time.Since(begin))
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatal(diff)
+		if !slices.Equal(want, got) { // cmp.Diff would leave the machine with much to tidy up
+			t.Fatal("other ids")
 		}
 	}
 	slices.Sort(whole)
@@ -340,7 +362,7 @@ func TestCacheCountsAndBounds(t *testing.T) {
 }
 
 func TestCacheMindsContext(t *testing.T) {
-	cached := loadCached(t, smallJSON(t), tokenizer.Auto, tokenizer.CacheOptions{Block: 1})
+	cached := loadCached(t, smallJSON(t), tokenizer.Auto, tokenizer.CacheOptions{Block: 1, Strip: 1})
 	text := strings.Repeat("<|im_start|>user\nhi<|im_end|>\n", 4)
 	encode(t, cached, text, false)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -357,7 +379,7 @@ func TestCacheMindsContext(t *testing.T) {
 
 // TestCacheConcurrently: many turns of many chats at once, with hardly any room.
 func TestCacheConcurrently(t *testing.T) {
-	cached := loadCached(t, smallJSON(t), tokenizer.Auto, tokenizer.CacheOptions{Block: 1, Bytes: 32 << 10})
+	cached := loadCached(t, smallJSON(t), tokenizer.Auto, tokenizer.CacheOptions{Block: 1, Strip: 8, Bytes: 32 << 10})
 	plain := load(t, smallJSON(t), tokenizer.Auto)
 	added := addedContents(t, smallJSON(t))
 	for w := range 4 {

@@ -55,7 +55,8 @@ func (t *Tokenizer) Backend() string { return t.backend }
 
 // Encode returns the ids of text. addSpecial adds what the tokenizer puts around a text, such as a begin token. When ctx
 // ends first its error is returned and the result dropped. A full queue is a fault of kind Overloaded; after Close the
-// error is executor.ErrClosed.
+// error is executor.ErrClosed. Texts that have a beginning in common may share the memory of their ids: nobody may change
+// them. Appending to them copies.
 func (t *Tokenizer) Encode(ctx context.Context, text string, addSpecial bool) ([]prepost.TokenID, error) {
 	if t.cache == nil || addSpecial || t.closed.Load() {
 		ids, err := t.exec.Encode(ctx, text, addSpecial)
