@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -165,7 +166,7 @@ func TestLocalShellCut(t *testing.T) {
 	for script, last := range map[string]string{
 		`{"token_ids":[],"finish_reason":"length"}`: "response.incomplete", `{"_raise":"secret"}`: "error",
 	} {
-		items := append(spelled("<tool_call>\n{\"name\": \"local_shell\", \"arguments\": {\"command\": [\"rm\", \"", "stop")[:60], testkit.Items("["+script+"]")...)
+		items := slices.Concat(spelled("<tool_call>\n{\"name\": \"local_shell\", \"arguments\": {\"command\": [\"rm\", \"", "stop")[:60], testkit.Items("["+script+"]"))
 		s, d := parsing(t, "", "stop")
 		d.Script = testkit.Play(items).Script
 		_, body := s.do(t, http.MethodPost, "/v1/responses", `{"model":"m","input":"a","stream":true,"tools":[{"type":"local_shell"}]}`)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/go-chi/chi/v5"
@@ -197,7 +198,7 @@ func (s *Server) keptResponse(w http.ResponseWriter, r *http.Request) {
 	case stream && r.Method == http.MethodGet:
 		s.replay(w, r, kept, after)
 	default:
-		writeJSON(w, kept.Body[:len(kept.Body):len(kept.Body)])
+		writeJSON(w, slices.Clip(kept.Body))
 	}
 }
 

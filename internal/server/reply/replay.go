@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -196,7 +197,6 @@ func readItems(output []byte) ([]keptItem, error) {
 		v, it := &read[i], &items[i]
 		it.id, it.status, it.callID, it.sealed = v.ID, v.Status, v.CallID, v.Encrypted != nil
 		it.as = CalledAs{Name: v.Name, Namespace: v.Namespace}
-		parts := append(v.Content, v.Summary...)
 		switch v.Type {
 		case "message":
 			it.kind = itemMessage
@@ -213,7 +213,7 @@ func readItems(output []byte) ([]keptItem, error) {
 		default:
 			return nil, fmt.Errorf("an item of type %q", v.Type)
 		}
-		for _, p := range parts {
+		for _, p := range slices.Concat(v.Content, v.Summary) {
 			it.text = append(it.text, p.Text...)
 			for _, l := range p.Logprobs {
 				if len(it.logprobs) > 0 {
