@@ -122,8 +122,9 @@ e2e-vllm: build fixtures ## Images end to end with a real vLLM worker on the CPU
 	@venv=$$(tests/e2e/vllm/setup.sh) && PORTICO_VLLM_VENV=$$venv go test -count=1 -timeout 30m -v ./tests/e2e/vllm
 
 .PHONY: bench-mm
-bench-mm: build peers ## Images: what processing and handing them over costs, beside vLLM and Dynamo (PyTorch: 5 GB)
-	@venv=$$(tests/bench/images/setup.sh); go run ./tests/bench/images -venv "$$venv"
+bench-mm: build peers ## Images: what processing and handing them over costs, beside vLLM, a Rust crate and Dynamo (PyTorch: 5 GB)
+	@venv=$$(tests/bench/images/setup.sh) && crate=$$(tests/bench/images/crate.sh) && \
+	  go run ./tests/bench/images -venv "$$venv" -crate "$$crate"
 	@go run ./tests/bench/transfer $(ARGS)
 
 .PHONY: chaos

@@ -1,15 +1,16 @@
 // Command images measures how much it costs to turn an image file into the tensor of a Qwen2-VL model, beside what vLLM
-// does (reference.py): images per core-second, by CPU time, in turns within one run. The tensors are compared, too.
+// does (reference.py) and a Rust gateway's crate (crate/): images per core-second, by CPU time, in turns within one run.
+// The tensors are compared, too. Where this project isn't as far ahead as it wants to be, the table says so.
 //
-//	go run ./tests/bench/images              # half a minute
-//	go run ./tests/bench/images -rounds 5    # sooner
+//	go run ./tests/bench/images -crate "$(tests/bench/images/crate.sh)"    # half a minute
+//	go run ./tests/bench/images -rounds 5                                  # sooner, and without the crate
 //
-// The reference's Python environment must be there: setup.sh makes it, and `make bench-mm` sees to that. -peer names a
-// further program to compare with, which speaks as reference.py's serve does.
+// The reference's Python environment must be there: setup.sh makes it, and `make bench-mm` sees to both.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,7 +23,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,8 +42,8 @@ func main() {
 
 // settings are the command line.
 type settings struct {
-	root, venv, peer string
-	rounds           int
+	root, venv, crate string
+	rounds            int
 }
 
 func run(args []string) (err error) {
@@ -51,7 +51,7 @@ func run(args []string) (err error) {
 	f := flag.NewFlagSet("images", flag.ContinueOnError)
 	f.StringVar(&s.root, "root", ".", "folder of the repository")
 	f.StringVar(&s.venv, "venv", os.Getenv("PORTICO_MM_VENV"), "Python environment; empty: .build/venv-images")
-	f.StringVar(&s.peer, "peer", "", "a further program to compare with")
+	f.StringVar(&s.crate, "crate", "", "the program of crate.sh; empty: without that side")
 	f.IntVar(&s.rounds, "rounds", 15, "how often each image is processed by each side")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -73,27 +73,60 @@ func run(args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, reference.stop()) }()
-	sides := []side{{"vLLM's processor", reference.process}}
-	if s.peer != "" {
-		peer, err := start(s.peer)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, peer.stop()) }()
-		sides = append(sides, side{filepath.Base(s.peer), peer.process})
-	}
-	ours, stop, err := newSubject(s.root)
+	ours, stop, err := newSubject(s.model())
 	if err != nil {
 		return err
 	}
 	defer stop()
-	return s.compare(dir, append([]side{{"portico", ours}}, sides...))
+	sides := []side{{name: "portico", process: ours}, {name: "vLLM", process: reference.process, exact: true, goals: map[string]float64{
+		".jpg": 2, ".png": 2, ".webp": 1.5}}}
+	if s.crate != "" {
+		if err := s.about(); err != nil {
+			return err
+		}
+		crate, err := start(s.crate, "serve", s.config())
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, crate.stop()) }()
+		sides = append(sides, side{name: "crate", process: crate.process, goals: map[string]float64{".jpg": 1, ".png": 1, ".webp": 1}})
+	}
+	return s.compare(dir, sides)
 }
 
-// side is one of those compared: it returns CPU milliseconds, and the tensor's SHA-256 or nothing.
+func (s *settings) model() string {
+	return filepath.Join(s.root, "tests", "golden", "vllm-images", "qwen2vl")
+}
+
+func (s *settings) config() string { return filepath.Join(s.model(), "preprocessor_config.json") }
+
+// about prints which libraries the crate uses: without them it is another program than its gateway's.
+func (s *settings) about() error {
+	// Libraries that crate.sh got are beside the program.
+	if err := os.Setenv("LD_LIBRARY_PATH", filepath.Dir(s.crate)+":"+os.Getenv("LD_LIBRARY_PATH")); err != nil {
+		return err
+	}
+	out, err := exec.Command(s.crate, "about", s.config()).Output()
+	if err != nil {
+		return fmt.Errorf("%s about: %w", s.crate, err)
+	}
+	fmt.Printf("the crate: %s", out)
+	return nil
+}
+
+// side is one of those compared.
 type side struct {
 	name    string
-	process func(file string) (float64, string, error)
+	process func(file string) (result, error)
+	exact   bool               // its tensor has to be this project's to the byte
+	goals   map[string]float64 // how many times as fast this project has to be, by file name extension
+}
+
+// result is what became of a file.
+type result struct {
+	ms    float64 // of CPU time
+	sum   string  // SHA-256 of the tensor
+	shape string
 }
 
 // compare has every side process every image, in turns, and prints a table.
@@ -102,42 +135,52 @@ func (s *settings) compare(dir string, sides []side) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("image file to Qwen2-VL tensor, images per core-second (median CPU milliseconds):")
+	fmt.Printf("image file to Qwen2-VL tensor, images per core-second (median CPU milliseconds of %d); %s\n", s.rounds, load())
+	var wrong, behind []string
 	for _, file := range files {
-		times, sums := make([][]float64, len(sides)), make([]string, len(sides))
+		times, last := make([][]float64, len(sides)), make([]result, len(sides))
 		for range s.rounds {
 			for i, side := range sides {
-				ms, sum, err := side.process(file)
-				if err != nil {
+				if last[i], err = side.process(file); err != nil {
 					return fmt.Errorf("%s, %s: %w", side.name, filepath.Base(file), err)
 				}
-				times[i], sums[i] = append(times[i], ms), sum
+				times[i] = append(times[i], last[i].ms)
 			}
 		}
-		var line strings.Builder
-		fmt.Fprintf(&line, "  %-14s", filepath.Base(file))
-		own := median(times[0])
-		for i, side := range sides {
-			m := median(times[i])
-			fmt.Fprintf(&line, "  %s %.0f/s (%.2f ms)", side.name, 1000/m, m)
-			if i > 0 {
-				fmt.Fprintf(&line, ", ratio %.2f%s", m/own, same(sums[i], sums[0]))
+		own, base := median(times[0]), filepath.Base(file)
+		fmt.Printf("  %-13s portico %4.0f/s (%6.2f ms)", base, 1000/own, own)
+		for i, side := range sides[1:] {
+			m, got := median(times[i+1]), last[i+1]
+			goal, verdict, pixels := side.goals[filepath.Ext(file)], "met", "equal"
+			if m/own < goal || m <= own {
+				verdict = "MISSED"
+				behind = append(behind, base+" beside "+side.name)
 			}
+			if got.sum != last[0].sum {
+				pixels = "other values"
+			}
+			if got.shape != last[0].shape || (side.exact && got.sum != last[0].sum) {
+				wrong = append(wrong, fmt.Sprintf("%s, %s: %s, %s, not %s", base, side.name, got.shape, pixels, last[0].shape))
+			}
+			fmt.Printf(" | %s %4.0f/s (%6.2f ms), %s: ratio %.2f, goal %.1f %s", side.name, 1000/m, m, pixels, m/own, goal, verdict)
 		}
-		fmt.Println(line.String())
+		fmt.Println()
+	}
+	fmt.Printf("  short of the goal: %s; %s\n", cmp.Or(strings.Join(behind, ", "), "none"), load())
+	if len(wrong) > 0 {
+		return fmt.Errorf("the tensors differ: %s", strings.Join(wrong, "; "))
 	}
 	return nil
 }
 
-// same tells whether another side's tensor is ours, where it says.
-func same(theirs, ours string) string {
-	switch theirs {
-	case "":
-		return ""
-	case ours:
-		return ", equal"
+// load tells how busy the machine has been within the last minute.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "load unknown"
 	}
-	return ", DIFFERENT"
+	one, _, _ := strings.Cut(string(text), " ")
+	return fmt.Sprintf("load %s on %d cores", one, runtime.NumCPU())
 }
 
 func median(times []float64) float64 {
@@ -166,17 +209,16 @@ func start(name string, args ...string) (*peer, error) {
 	return p, p.cmd.Start()
 }
 
-func (p *peer) process(file string) (float64, string, error) {
+func (p *peer) process(file string) (out result, err error) {
 	if _, err := fmt.Fprintln(p.in, file); err != nil {
-		return 0, "", err
+		return out, err
 	}
 	line, err := p.out.ReadString('\n')
 	if err != nil {
-		return 0, "", err
+		return out, err
 	}
-	words := strings.Fields(line + " -")
-	ms, err := strconv.ParseFloat(words[0], 64)
-	return ms, strings.Trim(words[1], "-"), err
+	_, err = fmt.Sscan(line, &out.ms, &out.sum, &out.shape)
+	return out, err
 }
 
 func (p *peer) stop() error {
@@ -184,8 +226,8 @@ func (p *peer) stop() error {
 }
 
 // newSubject returns this project's own way, into memory that is used again as transfer slots are.
-func newSubject(root string) (func(file string) (float64, string, error), func(), error) {
-	opts, err := process.ReadFolder(filepath.Join(root, "tests", "golden", "vllm-images", "qwen2vl"))
+func newSubject(model string) (func(file string) (result, error), func(), error) {
+	opts, err := process.ReadFolder(model)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -196,45 +238,57 @@ func newSubject(root string) (func(file string) (float64, string, error), func()
 		return nil, nil, err
 	}
 	var slot []byte
-	one := func(name string) (float64, string, error) {
+	one := func(name string) (out result, err error) {
 		data, err := os.ReadFile(name)
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
 		file := multimodal.File{Path: name, Data: data}
 		runtime.LockOSThread() // the clock is the thread's
 		defer runtime.UnlockOSThread()
 		h, err := p.Header(file)
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
 		plan, err := p.Plan(h)
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
 		if len(slot) < plan.Size {
 			slot = make([]byte, plan.Size)
 		}
 		begin, err := cpu()
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
 		it, err := p.Process(context.Background(), file, plan, slot)
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
 		end, err := cpu()
 		if err != nil {
-			return 0, "", err
+			return out, err
 		}
-		buffers, err := item.Buffers(it.Blob)
-		if err != nil {
-			return 0, "", err
-		}
-		sum := sha256.Sum256(buffers[len(buffers)-1])
-		return end - begin, hex.EncodeToString(sum[:]), nil
+		out.ms = end - begin
+		return out, describe(it.Blob, &out)
 	}
 	return one, func() { pool.Close() }, nil
+}
+
+// describe fills in what an item's pixels are.
+func describe(blob []byte, out *result) error {
+	tensors, err := item.Decode(blob)
+	if err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		if t.Name == "pixel_values" {
+			sum := sha256.Sum256(t.Data)
+			out.sum, out.shape = hex.EncodeToString(sum[:]), strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Shape), " ", "x"), "[]")
+			return nil
+		}
+	}
+	return errors.New("the item has no pixels")
 }
 
 // cpu returns the milliseconds that this thread has run.

@@ -1,7 +1,7 @@
 """The reference of the image benchmark: what vLLM does with a Qwen2-VL image, one thread.
 
     python reference.py make DIR     writes the images of the benchmark
-    python reference.py serve        for each file name on standard input: CPU milliseconds and a SHA-256 of the tensor
+    python reference.py serve        for each file name on standard input: CPU milliseconds, a SHA-256 of the tensor, its shape
 
 What is timed is what vLLM 0.31 does between a file's bytes and a tensor: Pillow decodes, transformers' processor on
 torchvision resizes and cuts into patches (as bytes: vLLM normalises on the device), and the pixels are hashed with blake3.
@@ -53,7 +53,8 @@ def serve():
         blake3(np.asarray(image)).hexdigest()
         out = processor(images=[image], do_rescale=False, do_normalize=False, return_tensors="pt")["pixel_values"]
         took = (time.process_time() - begin) * 1000
-        print(f"{took:.4f} {hashlib.sha256(out.to(torch.uint8).numpy().tobytes()).hexdigest()}", flush=True)
+        digest = hashlib.sha256(out.to(torch.uint8).numpy().tobytes()).hexdigest()
+        print(f"{took:.4f} {digest} {'x'.join(map(str, out.shape))}", flush=True)
 
 
 if __name__ == "__main__":
