@@ -14,6 +14,9 @@ type messageEvent struct {
 		ID      string            `json:"id"`
 		Role    string            `json:"role"`
 		Content []json.RawMessage `json:"content"`
+		Usage   *struct {
+			Input *int `json:"input_tokens"`
+		} `json:"usage"`
 	} `json:"message"`
 	Block *struct {
 		Type string  `json:"type"`
@@ -99,6 +102,9 @@ func (l *messageLint) event(m *messageEvent) error {
 	case m.Type == "message_start":
 		if l.begun || m.Message == nil || m.Message.ID == "" || m.Message.Role != "assistant" || len(m.Message.Content) != 0 {
 			return fmt.Errorf("a second or broken message_start")
+		}
+		if m.Message.Usage == nil || m.Message.Usage.Input == nil { // clients show it from here on
+			return fmt.Errorf("a message_start without the length of the prompt")
 		}
 		l.begun = true
 		return nil

@@ -40,7 +40,7 @@ data: [DONE]
 
 `,
 	"messages": `event: message_start
-data: {"type":"message_start","message":{"id":"a","role":"assistant","content":[]}}
+data: {"type":"message_start","message":{"id":"a","role":"assistant","content":[],"usage":{"input_tokens":3,"output_tokens":0}}}
 
 event: message_delta
 data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":0}}

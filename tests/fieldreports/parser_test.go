@@ -230,3 +230,19 @@ func TestForcedCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestNoContentBesideCalls: line feeds around calls are nobody's text. In one body the content is null, and a stream has
+// none.
+func TestNoContentBesideCalls(t *testing.T) {
+	const tools = `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`
+	const call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"
+	for _, text := range []string{"\n\n" + call + "\n", call + "\n" + call, "<think>Hm.</think>\n\n" + call + " \n"} {
+		h := play(t, text)
+		if res := ask(t, h, tools); !strings.Contains(res.Body.String(), `"content":null`) || !strings.Contains(res.Body.String(), `"tool_calls":[`) {
+			t.Errorf("%q: %s", text, res.Body)
+		}
+		if res := ask(t, h, tools+`,"stream":true`); strings.Contains(res.Body.String(), `\n`) {
+			t.Errorf("%q, streamed: %s", text, res.Body)
+		}
+	}
+}
