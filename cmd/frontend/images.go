@@ -52,13 +52,15 @@ func (a *app) startImages() (multimodal.Courier, error) {
 	// Notifications end after the requests and before what they are about.
 	a.onClose(func(context.Context) error { return t.Close() })
 	a.run("images", t.Run)
+	if c.Way == "pixels" && !t.NIXL() {
+		log.Warn("images travel by URL: decoded ones go over NIXL alone, and it can't be used")
+		return nil, nil
+	}
 	a.images = decode.New(decode.Options{Workers: c.Workers, MaxPixels: c.MaxPixels, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.images.Close() })
-	opts := courier.Options{Fetcher: fetcher, Open: opener(t.Open), Registerer: a.registry, Log: log}
-	if t.NIXL() {
-		opts.OpenPixels = opener(t.OpenNIXL)
-	}
-	return courier.New(opts), nil
+	return courier.New(courier.Options{
+		Fetcher: fetcher, Open: opener(t.Open), OpenPixels: opener(t.OpenNIXL), Registerer: a.registry, Log: log,
+	}), nil
 }
 
 // opener turns batches into the courier's, and no batch into none.

@@ -38,6 +38,7 @@ type settings struct {
 
 	// What answers them, and how fast.
 	images             string           // what is done with images, as simworker.ParseImageMode takes it; empty: nothing
+	decoded            bool             // the card asks for decoded images
 	nixl, python       string           // NIXL's library, and the Python environment it is looked for in; may be empty
 	kind, text, script string           // engine and its material; a script stands above both
 	role               string           // agg, prefill or decode: which part of a request is done here
@@ -75,6 +76,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (*s
 	f.StringVar(&s.text, "text", "", "text of the text engine; empty is a greeting")
 	f.StringVar(&s.script, "script", "", "JSON file of steps to play for every request, in place of an engine")
 	f.StringVar(&s.images, "images", "", "answer with what is seen of images: read, never, half, die, or late=DURATION")
+	f.BoolVar(&s.decoded, "media-decoder", false, "ask for decoded images in place of URLs")
 	f.StringVar(&s.nixl, "nixl-library", get("PORTICO_NIXL_LIBRARY", ""), "NIXL's libnixl_capi.so (PORTICO_NIXL_LIBRARY)")
 	f.DurationVar(&s.timing.TTFT, "ttft", 0, "time to the first token")
 	f.DurationVar(&s.timing.PerPromptToken, "ttft-per-token", 0, "added for every prompt token")

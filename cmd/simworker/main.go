@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -106,6 +107,9 @@ func (s *settings) runWorker(ctx context.Context, index int, r registrar, engine
 	card, err := modelcard.FromFolder(s.modelPath, s.modelName)
 	if err != nil {
 		return err
+	}
+	if s.decoded {
+		card.MediaDecoder = json.RawMessage(`{"image":{}}`)
 	}
 	// What hands prompts over goes on until the last request has ended.
 	g := lifecycle.New(context.WithoutCancel(ctx))

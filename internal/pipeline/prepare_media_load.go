@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync/atomic"
 
 	"github.com/portico-llm/portico/api/openai"
@@ -44,6 +45,9 @@ type loadedMedia struct {
 	sent atomic.Int32    // how often the request was encoded for a worker
 	args json.RawMessage // extra_args without the images
 	data json.RawMessage // multi_modal_data with URLs alone
+
+	paths  []string // JSON paths of the images
+	shrunk bool     // data URLs have been left out
 }
 
 // loadMedia brings the images of a request within its worker's reach, and writes into the request where they are. The
@@ -66,13 +70,17 @@ func (p *Pipeline) loadMedia(ctx context.Context, req *Prepared) error {
 		endWith(span, err)
 		return err
 	}
+	sources := req.Images
 	req.Images = nil // data URLs are large, and the request has them
 	if load == nil {
 		return nil
 	}
 	// From here on the request says where the memory is, and whoever sees it may pass that on.
 	load.Held.Told()
-	req.media = &loadedMedia{load: load, args: q.ExtraArgs, data: q.MultiModalData}
+	req.media = &loadedMedia{load: load, args: q.ExtraArgs, data: q.MultiModalData, paths: make([]string, len(sources))}
+	for i := range sources {
+		req.media.paths[i] = sources[i].Path
+	}
 	q.ExtraArgs = withArgs(q.ExtraArgs, load.Args)
 	if len(load.Data) > 0 {
 		q.MultiModalData = load.Data
@@ -111,6 +119,45 @@ func (m *loadedMedia) unsent() {
 	if m != nil && m.sent.Load() == 0 {
 		m.load.Held.Untold()
 	}
+}
+
+// maxSpare is the length up to which a data URL is never left out: that would make no room.
+const maxSpare = 1 << 10
+
+// shrink takes long data URLs out of a request that was too large to be sent, and reports whether it may fit now. The
+// images themselves are within the worker's reach. One that can't read them would answer as if there were none if it
+// found no URL, so there is one, which is no image and says so: then the request fails.
+func (m *loadedMedia) shrink(q *worker.Request, err error) bool {
+	if m == nil || m.shrunk || fault.KindOf(err) != fault.TooLarge || len(m.load.Data) > 0 {
+		return false
+	}
+	var data struct {
+		Images []struct {
+			URL string `json:"Url"`
+		} `json:"image_url"`
+	}
+	if json.Unmarshal(q.MultiModalData, &data) != nil || len(data.Images) != len(m.paths) {
+		return false
+	}
+	list := []byte{'['}
+	for i := range data.Images {
+		url := data.Images[i].URL
+		if len(url) > maxSpare && len(url) > 5 && strings.EqualFold(url[:5], "data:") {
+			url, m.shrunk = "data:text/plain,"+m.paths[i]+" is too large to be sent along", true
+		}
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(appendQuoted(append(list, `{"Url":`...), url), '}')
+	}
+	if !m.shrunk {
+		return false
+	}
+	var w objectWriter
+	w.raw("image_url", append(list, ']'))
+	q.MultiModalData = w.done()
+	m.sent.Add(-1) // encoded, but not sent
+	return true
 }
 
 // close ends the request's use of the images' memory. It doesn't wait.

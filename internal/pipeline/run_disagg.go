@@ -39,7 +39,11 @@ func (p *Pipeline) send(
 		// The last prefill worker has gone since the model was looked up.
 		return nil, errNoPrefill(req.Model)
 	}
-	return p.dispatch(ctx, call, p.stages.aggregated)
+	stream, err := p.dispatch(ctx, call, p.stages.aggregated)
+	if media.shrink(call.Request, err) {
+		return p.dispatch(ctx, call, p.stages.aggregated)
+	}
+	return stream, err
 }
 
 // sharing is one attempt of a request whose prompt another worker reads.

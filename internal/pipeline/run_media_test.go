@@ -259,3 +259,77 @@ func TestImages(t *testing.T) {
 		})
 	}
 }
+
+// TestShrinkMedia: a message that is too large with its images' data URLs goes without them, where the images are within
+// the worker's reach. What it says in their place is no image, so that a worker that can't read them doesn't answer as if
+// there were none.
+func TestShrinkMedia(t *testing.T) {
+	long, short := "data:image/png;base64,"+strings.Repeat("A", 20_000), "data:image/png;base64,AAAA"
+	image := func(url string) string { return `{"type":"image_url","image_url":{"url":"` + url + `"}}` }
+	body := `{"model":"m","messages":[{"role":"user","content":[` + image(long) + `,` + image("http://a/b.png") + `,` + image(short) +
+		`,` + image("DATA"+long[4:]) + `]}]}`
+	for name, c := range map[string]struct {
+		limit int
+		none  bool
+		sends int
+		err   fault.Kind
+		want  string
+	}{
+		"fits":    {limit: 1_000_000, sends: 1, want: long},
+		"shrunk":  {limit: 140_000, sends: 2, want: "too large to be sent along"},
+		"no room": {limit: 100, sends: 2, err: fault.TooLarge},
+		"by URL":  {limit: 140_000, none: true, sends: 1, err: fault.TooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &porter{none: c.none}
+			sends := 0
+			d := &testkit.Dispatcher{Script: func(_ *router.Call, body []byte) (testkit.Script, error) {
+				if sends++; len(body) > c.limit {
+					return nil, fault.New(fault.TooLarge, "The request is %d bytes once encoded", len(body))
+				}
+				return testkit.Items(`[{"token_ids":[65],"finish_reason":"stop"}]`), nil
+			}}
+			pipe, req := picture(t, p, d, body)
+			var sink record
+			err := pipe.Run(t.Context(), req, &sink)
+			if sends != c.sends {
+				t.Errorf("sent %d times", sends)
+			}
+			if c.err != 0 {
+				if fault.KindOf(err) != c.err {
+					t.Errorf("got %v", err)
+				}
+				if !c.none && p.closed != 1 {
+					t.Errorf("closed %d times", p.closed)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := sent(t, d.Calls()[0])
+			var media struct {
+				Images []struct {
+					URL string `json:"Url"`
+				} `json:"image_url"`
+			}
+			if err := json.Unmarshal(q.MultiModalData, &media); err != nil {
+				t.Fatal(err)
+			}
+			got := media.Images
+			if len(got) != 4 || !strings.Contains(got[0].URL, c.want) || got[1].URL != "http://a/b.png" || got[2].URL != short {
+				t.Errorf("got %.300s", q.MultiModalData)
+			}
+			if c.sends > 1 {
+				want := "data:text/plain,messages[0].content[3].image_url is too large to be sent along"
+				if got[3].URL != want || !strings.Contains(string(q.ExtraArgs), imageArgs) {
+					t.Errorf("got %.300s and %s", q.MultiModalData, q.ExtraArgs)
+				}
+			}
+			// One worker was told, however often the message was encoded.
+			if p.told != 1 || p.untold != 0 || p.closed != 1 {
+				t.Errorf("told %d, untold %d, closed %d times", p.told, p.untold, p.closed)
+			}
+		})
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/lifecycle"
 )
@@ -46,8 +48,8 @@ func ParseImageMode(text string) (mode ImageMode, delay time.Duration, err error
 }
 
 // Images is an engine that gets its images as a worker does, over NIXL or from shared memory, and answers with what it
-// saw of each: its size, its checksum, and the names, types and shapes of its tensors. Requests without images are
-// Next's.
+// saw of each: its size, its checksum, and the names, types and shapes of its tensors or, of decoded images, the shape of
+// the pixels. Requests without images are Next's.
 type Images struct {
 	Next   Engine                              // nil: such requests are told that there are none
 	Encode func(text string) ([]uint32, error) // the answer's tokens
@@ -78,6 +80,53 @@ type handed struct {
 			Size int    `json:"size"`
 		} `json:"items"`
 	} `json:"mm_kwargs_shm"`
+	pixels []decodedImage // part of multi_modal_data
+}
+
+// decodedImage says where the pixels of an image are.
+type decodedImage struct {
+	Metadata   string `json:"nixl_metadata"`
+	Descriptor struct {
+		Addr uint64 `json:"addr"`
+		Size int    `json:"size"`
+	} `json:"nixl_descriptor"`
+	Shape []int  `json:"shape"`
+	DType string `json:"dtype"`
+}
+
+// description says the same in the words of items. The key is the reader's own: nobody waits for it.
+func (d *decodedImage) description() ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"descriptors":   []any{map[string]any{"device": "cpu", "ptr": d.Descriptor.Addr, "size": d.Descriptor.Size}},
+		"nixl_metadata": d.Metadata, "notification_key": uuid.NewString(), "operation_kind": 1,
+	})
+}
+
+// parseHanded reads what a request says of its images; nil: none were handed over.
+func parseHanded(q *worker.Request) (*handed, error) {
+	var h handed
+	if err := json.Unmarshal(q.ExtraArgs, &h); len(q.ExtraArgs) > 0 && err != nil {
+		return nil, &worker.Error{Class: "InvalidRequest", Reason: "request.invalid", Message: "extra_args: " + err.Error()}
+	}
+	if h.NIXL != nil || h.SHM != nil {
+		return &h, nil
+	}
+	var media struct {
+		Images []struct{ Decoded *decodedImage } `json:"image_url"`
+	}
+	if err := json.Unmarshal(q.MultiModalData, &media); len(q.MultiModalData) > 0 && err != nil {
+		return nil, &worker.Error{Class: "InvalidRequest", Reason: "request.invalid", Message: "multi_modal_data: " + err.Error()}
+	}
+	for _, m := range media.Images {
+		if m.Decoded == nil {
+			return nil, nil // by URL, all of them
+		}
+		h.pixels = append(h.pixels, *m.Decoded)
+	}
+	if len(h.pixels) == 0 {
+		return nil, nil
+	}
+	return &h, nil
 }
 
 // Generate implements Engine.
@@ -85,11 +134,11 @@ func (e *Images) Generate(ctx context.Context, req *Request, out Output) error {
 	if req.Tokens == nil || len(req.Tokens.MultiModalData) == 0 && len(req.Tokens.ExtraArgs) == 0 {
 		return e.other(ctx, req, out)
 	}
-	var h handed
-	if err := json.Unmarshal(req.Tokens.ExtraArgs, &h); len(req.Tokens.ExtraArgs) > 0 && err != nil {
-		return &worker.Error{Class: "InvalidRequest", Reason: "request.invalid", Message: "extra_args: " + err.Error()}
+	h, err := parseHanded(req.Tokens)
+	if err != nil {
+		return err
 	}
-	if h.NIXL == nil && h.SHM == nil {
+	if h == nil {
 		return e.other(ctx, req, out)
 	}
 	mode := ReadImages
@@ -100,7 +149,7 @@ func (e *Images) Generate(ctx context.Context, req *Request, out Output) error {
 	case NeverImages:
 		return e.say(ctx, req, out, "The images were not read.")
 	case HalfImages, DieImages:
-		blobs, err := e.get(ctx, &h, true)
+		blobs, err := e.get(ctx, h, true)
 		e.seen(req, blobs, err)
 		if mode == DieImages {
 			return ErrDie
@@ -112,7 +161,7 @@ func (e *Images) Generate(ctx context.Context, req *Request, out Output) error {
 			defer timer.Stop()
 			select {
 			case <-timer.C:
-				blobs, err := e.get(ctx, &h, false)
+				blobs, err := e.get(ctx, h, false)
 				e.seen(req, blobs, err)
 			case <-ctx.Done():
 			}
@@ -120,12 +169,12 @@ func (e *Images) Generate(ctx context.Context, req *Request, out Output) error {
 		})
 		return e.say(ctx, req, out, "The images will be read later.")
 	}
-	blobs, err := e.get(ctx, &h, false)
+	blobs, err := e.get(ctx, h, false)
 	e.seen(req, blobs, err)
 	if err != nil { // as a worker does: it takes the URL
 		return e.say(ctx, req, out, "The images can not be read: "+err.Error())
 	}
-	return e.say(ctx, req, out, describe(blobs))
+	return e.say(ctx, req, out, describe(h, blobs))
 }
 
 // seen tells whoever asked to be told.
@@ -175,16 +224,37 @@ func (e *Images) get(ctx context.Context, h *handed, half bool) ([][]byte, error
 	if e.Read == nil {
 		return nil, errors.New("there is no NIXL here")
 	}
-	for _, spec := range h.NIXL.Specs {
+	descriptions, err := h.descriptions()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range descriptions {
 		most := 0
 		if half {
-			most = max(size(spec.Request)/2, 1)
+			most = max(size(d)/2, 1)
 		}
-		data, err := e.Read(ctx, spec.Request, most)
+		data, err := e.Read(ctx, d, most)
 		if err != nil {
 			return out, err
 		}
 		out = append(out, data)
+	}
+	return out, nil
+}
+
+// descriptions lists what is to be read over NIXL.
+func (h *handed) descriptions() (out [][]byte, err error) {
+	if h.NIXL != nil {
+		for _, spec := range h.NIXL.Specs {
+			out = append(out, spec.Request)
+		}
+	}
+	for i := range h.pixels {
+		d, err := h.pixels[i].description()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
 	}
 	return out, nil
 }
@@ -221,11 +291,15 @@ func size(description []byte) int {
 	return d.Descriptors[0].Size
 }
 
-// describe says what blobs are, one line each.
-func describe(blobs [][]byte) string {
+// describe says what blobs, or pixels, are, one line each.
+func describe(h *handed, blobs [][]byte) string {
 	var b strings.Builder
 	for i, blob := range blobs {
 		fmt.Fprintf(&b, "image %d: %d bytes, sha256 %x", i, len(blob), sha256.Sum256(blob))
+		if len(h.pixels) > 0 {
+			fmt.Fprintf(&b, ", pixels %s %v\n", h.pixels[i].DType, h.pixels[i].Shape)
+			continue
+		}
 		tensors, err := blobTensors(blob)
 		if err != nil {
 			fmt.Fprintf(&b, ", not an item: %v", err)

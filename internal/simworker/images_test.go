@@ -66,6 +66,10 @@ func TestImages(t *testing.T) {
 		return handOver("mm_kwargs_shm", fmt.Sprintf(`{"modality":"image","items":[{"name":%q,"size":%d}],"mm_hashes":["a"]}`, name, size))
 	}
 	overNIXL := handOver("mm_kwargs_nixl", `{"tensor_specs":[{"serialized_request":{"descriptors":[{"size":28407}]}}]}`)
+	decoded := func(media string) *simworker.Request {
+		return &simworker.Request{Tokens: &worker.Request{TokenIDs: []uint32{1}, MultiModalData: json.RawMessage(media)}}
+	}
+	const pixels = `{"Decoded":{"nixl_metadata":"m","nixl_descriptor":{"addr":18446744073709551615,"size":28407},"shape":[2,3,3],"dtype":"UINT8"}}`
 	var asked []int
 	read := func(_ context.Context, description []byte, most int) ([]byte, error) {
 		if asked = append(asked, most); !json.Valid(description) {
@@ -91,6 +95,10 @@ func TestImages(t *testing.T) {
 		"elsewhere":     {req: shm("../junk", 4), want: "not a name"},
 		"below":         {req: shm("a/junk", 4), want: "not a name"},
 		"URL alone":     {req: handOver("nvext", `{}`), want: "The images came by URL."},
+		"pixels":        {req: decoded(`{"image_url":[` + pixels + `,` + pixels + `]}`), want: ", pixels UINT8 [2 3 3]\nimage 1: 28407 bytes, sha256 "},
+		"half of them":  {req: decoded(`{"image_url":[` + pixels + `]}`), mode: simworker.HalfImages, want: "Half of the images was read."},
+		"some by URL":   {req: decoded(`{"image_url":[` + pixels + `,{"Url":"u"}]}`), want: "The images came by URL."},
+		"odd media":     {req: decoded(`{"image_url":7}`), err: &worker.Error{}},
 		"never":         {req: overNIXL, mode: simworker.NeverImages, want: "The images were not read."},
 		"half":          {req: overNIXL, mode: simworker.HalfImages, want: "Half of the images was read."},
 		"die":           {req: overNIXL, mode: simworker.DieImages, err: simworker.ErrDie},

@@ -5,7 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -67,25 +70,31 @@ func copyFile(t *testing.T, from, to string) {
 	write(t, to, data)
 }
 
-// serve starts a worker that treats images in a way, and the server in front of it.
+// serve starts a worker that treats images in a way, and the server in front of it, which processes them.
 func serve(t *testing.T, images string, env ...string) *stack.Frontend {
+	t.Helper()
+	return serveOver(t, stack.PlaneTCP, []string{"--images", images}, append(env, "PORTICO_MM_WAY=kwargs")...)
+}
+
+// serveOver is serve with a plane, the worker's flags and all settings of the server.
+func serveOver(t *testing.T, plane string, flags []string, env ...string) *stack.Frontend {
 	t.Helper()
 	for _, name := range []string{"frontend", "simworker"} {
 		if _, err := os.Stat(filepath.Join(tools.Root, "bin", name)); err != nil {
 			t.Skip("the programs are not built: run make build")
 		}
 	}
-	s, err := stack.New(tools, stack.Options{Dir: t.TempDir(), Plane: stack.PlaneTCP, Backend: stack.BackendFile})
+	s, err := stack.New(tools, stack.Options{Dir: t.TempDir(), Plane: plane, Backend: stack.BackendFile})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	env = append(env, "PORTICO_NIXL_LIBRARY="+libraries()[0], "UCX_NET_DEVICES=lo")
-	if _, err := s.Run("simworker", s.Env(env...), filepath.Join(tools.Root, "bin", "simworker"),
-		"--model-path", qwen(t), "--model-name", "m", "--images", images); err != nil {
+	env = append([]string{"PORTICO_NIXL_LIBRARY=" + libraries()[0], "UCX_NET_DEVICES=lo"}, env...) // the last one counts
+	command := []string{filepath.Join(tools.Root, "bin", "simworker"), "--model-path", qwen(t), "--model-name", "m"}
+	if _, err := s.Run("simworker", s.Env(env...), append(command, flags...)...); err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.StartFrontend(stack.Portico, append(env, "PORTICO_MM_WAY=kwargs")...)
+	f, err := s.StartFrontend(stack.Portico, env...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,6 +218,90 @@ func TestServer(t *testing.T) {
 	}
 	if len(sums) != 1 {
 		t.Errorf("one image has %d forms: %v", len(sums), sums)
+	}
+}
+
+// TestPixelsWay: a worker whose card asks for decoded images gets their pixels, the ones that PIL decodes, however they
+// came in. They go over NIXL alone: with shared memory as the way to hand over it is used all the same, and without its
+// library the worker gets URLs.
+func TestPixelsWay(t *testing.T) {
+	var manifest struct {
+		Images map[string]struct {
+			SHA256 string `json:"sha256"`
+			Shape  []int
+		}
+	}
+	if err := json.Unmarshal(golden(t, "../manifest.json"), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	files := []string{"rgb.png", "exif6_420.jpg", "lossy.webp", "cmyk.jpg"}
+	var urls []string
+	for i, name := range files {
+		data := golden(t, name)
+		if i%2 == 0 {
+			write(t, filepath.Join(dir, name), data)
+			urls = append(urls, "file://"+filepath.Join(dir, name))
+			continue
+		}
+		urls = append(urls, "data:;base64,"+base64.StdEncoding.EncodeToString(data))
+	}
+	flags := []string{"--images", "read", "--media-decoder"}
+	for name, env := range map[string][]string{
+		"nixl": {"DYNAMO_MM_TRANSFER=nixl"}, "nixl over tcp": {"DYNAMO_MM_TRANSFER=nixl", "UCX_TLS=tcp,self"}, "shm": {"DYNAMO_MM_TRANSFER=shm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			needNIXL(t)
+			f := serveOver(t, stack.PlaneTCP, flags, append(env, "PORTICO_MM_WAY=pixels", "DYN_MM_LOCAL_PATH="+dir, "DYN_MM_NIXL_CLEANUP_TIMEOUT_S=1")...)
+			for range 2 { // the second time from memory that another image may have had
+				status, text := ask(t, f, urls...)
+				if status != http.StatusOK {
+					t.Fatalf("got %d %s", status, text)
+				}
+				sums := checksum.FindAllStringSubmatch(text, -1)
+				for i, file := range files {
+					want := manifest.Images[file]
+					if shape := fmt.Sprintf("image %d: %d bytes", i, 3*want.Shape[0]*want.Shape[1]); len(sums) != len(files) || sums[i][1] != want.SHA256 || !strings.Contains(text, shape) {
+						t.Errorf("%s: got %s, want %s and %s", file, text, shape, want.SHA256)
+					}
+				}
+			}
+			// Nobody hears when they have been read, so their memory isn't used again.
+			eventually(t, 15*time.Second, "the slots are given up", func() bool {
+				return metric(t, f, "portico_media_slots_in_use") == "0" && metric(t, f, "portico_media_slots_retired_total") == "8"
+			})
+			if status, text := ask(t, f, urls[0], "data:image/png;base64,aGVsbG8="); status != http.StatusBadRequest || !strings.Contains(text, "messages[0].content[2].image_url") {
+				t.Errorf("a broken image: got %d %s", status, text)
+			}
+		})
+	}
+	t.Run("no library", func(t *testing.T) {
+		f := serveOver(t, stack.PlaneTCP, flags, "PORTICO_MM_WAY=pixels", "PORTICO_NIXL_LIBRARY=/nowhere.so", "DYN_MM_LOCAL_PATH="+dir)
+		if status, text := ask(t, f, urls[1]); status != http.StatusOK || checksum.MatchString(text) {
+			t.Errorf("got %d %s", status, text)
+		}
+	})
+}
+
+// TestLargeDataURL: an image whose data URL is larger than what the message server takes reaches the worker as tensors,
+// without the URL; and where there is no other way than the URL, the client is told of the limit.
+func TestLargeDataURL(t *testing.T) {
+	noise := image.NewGray(image.Rect(0, 0, 1300, 1000))
+	_, _ = rand.NewChaCha8([32]byte{9}).Read(noise.Pix) // it doesn't fail
+	var b bytes.Buffer
+	if err := png.Encode(&b, noise); err != nil || b.Len() < 1<<20 {
+		t.Fatal(err, b.Len())
+	}
+	large := "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+	small := "data:image/png;base64," + base64.StdEncoding.EncodeToString(golden(t, "tiny.png"))
+	f := serveOver(t, stack.PlaneNATS, []string{"--images", "read"}, "PORTICO_MM_WAY=kwargs", "DYNAMO_MM_TRANSFER=shm")
+	status, text := ask(t, f, small, large)
+	if sums := checksum.FindAllString(text, -1); status != http.StatusOK || len(sums) != 2 || !strings.Contains(text, "pixel_values uint8") {
+		t.Errorf("got %d %.500s", status, text)
+	}
+	f = serveOver(t, stack.PlaneNATS, []string{"--images", "read"}, "PORTICO_MM_WAY=url")
+	if status, text := ask(t, f, small, large); status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "takes at most") {
+		t.Errorf("got %d %.500s", status, text)
 	}
 }
 
