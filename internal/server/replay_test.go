@@ -175,3 +175,18 @@ func TestLocalShellCut(t *testing.T) {
 		}
 	}
 }
+
+// TestReplayTextWorker: the pieces of a worker that speaks chat's format are told again as they came.
+func TestReplayTextWorker(t *testing.T) {
+	d := testkit.Play(testkit.Items(`[
+		{"choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"Hm."}}]},
+		{"choices":[{"index":0,"delta":{"content":"He"}}]},{"choices":[{"index":0,"delta":{"content":"y"}}]},
+		{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"look","arguments":"{\"a\":"}}]}}]},
+		{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]},"finish_reason":"tool_calls"}]}]`))
+	s := start(t, d, func(o *server.Options) { o.Responses.MaxCount = 1 })
+	_, stream := s.do(t, http.MethodPost, "/v1/responses", `{"model":"text","input":"hi","stream":true,`+tools+`}`)
+	if n := strings.Count(stream, ".delta\n"); n != 5 {
+		t.Fatalf("%d pieces: %s", n, stream)
+	}
+	replayed(t, s, stream)
+}
