@@ -60,8 +60,9 @@ type app struct {
 	catalog  *catalog.Catalog     // what can be served
 	server   *server.Server       // nil until everything else is there
 
-	overload                                         // who is let in, and which workers get it
-	alone    func(decode, prefill *router.Call) bool // decode workers that had better read a prompt themselves
+	overload // who is let in, and which workers get it
+	// alone finds decode workers that had better read a prompt themselves.
+	alone func(decode *router.Call, prefill func() *router.Call) bool
 
 	parts   *lifecycle.Group // what must not fail while the server runs; ends when one does
 	closers []closer         // called in reverse

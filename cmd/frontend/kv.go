@@ -85,11 +85,12 @@ func kvConfig(k *config.KVRouter) kvroute.Config {
 }
 
 // aloneBy asks the router in mode kv whether a decode worker had better read a prompt itself.
-func aloneBy(kv *kvroute.Router, d *dispatch.Dispatcher) func(decode, prefill *router.Call) bool {
-	look := func(call *router.Call) kvroute.Look {
-		return func(f func(router.Chooser, *router.Query, []router.Candidate)) error { return d.Preview(call, f) }
+func aloneBy(kv *kvroute.Router, d *dispatch.Dispatcher) func(decode *router.Call, prefill func() *router.Call) bool {
+	return func(decode *router.Call, prefill func() *router.Call) bool {
+		return kv.Alone(decode.Endpoint,
+			func(f func(router.Chooser, *router.Query, []router.Candidate)) error { return d.Preview(decode, f) },
+			func(f func(router.Chooser, *router.Query, []router.Candidate)) error { return d.Preview(prefill(), f) })
 	}
-	return func(decode, prefill *router.Call) bool { return kv.Alone(look(decode), look(prefill)) }
 }
 
 // hearEvents starts what listens to workers and to other routers. It follows discovery behind the router, so that a

@@ -41,8 +41,8 @@ type Options struct {
 	Workers func(set *catalog.Set) func(pending int64) admission.State
 
 	// Alone reports whether a decode worker is to read a prompt itself although there are prefill workers, given the calls
-	// to either. It must be quick. Nil: never.
-	Alone func(decode, prefill *router.Call) bool
+	// to either; that to a prefill worker is made when it is wanted. It must be quick. Nil: never.
+	Alone func(decode *router.Call, prefill func() *router.Call) bool
 
 	// Taints knows which taints workers have; nil: requests that require one find no worker.
 	Taints *constraint.Index
@@ -82,7 +82,7 @@ type Pipeline struct {
 	gate       *admission.Gate // nil: none
 	workers    func(set *catalog.Set) func(pending int64) admission.State
 	prefills   *prefillMetrics
-	alone      func(decode, prefill *router.Call) bool // nil: never
+	alone      func(decode *router.Call, prefill func() *router.Call) bool // nil: never
 	taints     *constraint.Index
 	maxPrompt  int64 // bytes; 0: no bound
 	answers    func(*prepost.AnswerRequest) *prepost.AnswerPlan

@@ -106,9 +106,11 @@ func (p *Pipeline) bypass(ctx context.Context, s *sharing) bool {
 	if p.alone == nil || s.call.Request.Routing.PrefillWorkerID != nil || len(s.call.TokenIDs) == 0 {
 		return false
 	}
-	leg := p.newPrefillLeg(ctx, s)
-	defer leg.cancel()
-	return p.alone(s.call, leg.call)
+	return p.alone(s.call, func() *router.Call {
+		leg := p.newPrefillLeg(ctx, s)
+		leg.cancel() // nothing is sent
+		return leg.call
+	})
 }
 
 // prefillLost is the failure of a request whose prefill worker is lost, or can't be had, before the decode worker has

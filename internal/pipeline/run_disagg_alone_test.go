@@ -16,7 +16,8 @@ import (
 func TestAlone(t *testing.T) {
 	f := newPools(t, false, true)
 	asked := 0
-	f.judge = func(decode, prefill *router.Call) bool {
+	f.judge = func(decode *router.Call, reader func() *router.Call) bool {
+		prefill := reader()
 		asked++
 		if decode.Endpoint.Component != "decode" || prefill.Endpoint.Component != "prefill" ||
 			len(decode.TokenIDs) == 0 || len(prefill.TokenIDs) != len(decode.TokenIDs) {

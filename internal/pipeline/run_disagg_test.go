@@ -48,7 +48,7 @@ type pools struct {
 	alone   bool     // decode workers can do without prefill
 	taints  []string // of workers that are added from now on
 	tainted constraint.Index
-	judge   func(decode, prefill *router.Call) bool // of Options.Alone; nil: never
+	judge   func(decode *router.Call, prefill func() *router.Call) bool // of Options.Alone; nil: never
 }
 
 // part is one worker of a pool.
@@ -140,7 +140,9 @@ func newPoolsFor(t *testing.T, rooms, alone bool, opts dispatch.Options) *pools 
 		return all
 	}, Pipeline: pipeline.New(pipeline.Options{
 		Dispatcher: d, Migration: pipeline.Migration{Limit: 3}, Taints: &f.tainted, Log: log,
-		Alone:      func(decode, prefill *router.Call) bool { return f.judge != nil && f.judge(decode, prefill) },
+		Alone: func(decode *router.Call, prefill func() *router.Call) bool {
+			return f.judge != nil && f.judge(decode, prefill)
+		},
 		Registerer: f.metrics})})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package kvroute
 import (
 	"fmt"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/kvcost"
 )
@@ -96,28 +97,32 @@ func (c *Conditional) alone(decode *preview, prefill func() (*preview, bool)) bo
 // Look calls a function with what a call could be sent to now, and who would choose. It fails when there is nothing.
 type Look func(func(c router.Chooser, q *router.Query, candidates []router.Candidate)) error
 
-// Alone reports whether a decode worker had better read a prompt itself, by the configuration of the decode workers'
-// endpoint. Endpoints in other modes have none.
-func (r *Router) Alone(decode, prefill Look) bool {
-	at, p := foresee(decode)
-	if at == nil || !p.cfg.Conditional.On {
+// Alone reports whether a worker of an endpoint that decodes had better read a prompt itself, by the endpoint's
+// configuration. Endpoints in other modes have none. Nobody is looked at unless it matters.
+func (r *Router) Alone(id worker.EndpointID, decode, prefill Look) bool {
+	p := r.pool(id)
+	if p == nil || !p.cfg.Conditional.On {
+		return false
+	}
+	at := foresee(decode)
+	if at == nil {
 		return false
 	}
 	return p.cfg.Conditional.alone(at, func() (*preview, bool) {
-		at, _ := foresee(prefill)
+		at := foresee(prefill)
 		return at, at != nil
 	})
 }
 
-// foresee returns what a choice would come to and whose it is; nil when it isn't one of this package.
-func foresee(look Look) (at *preview, by *pool) {
+// foresee returns what a choice would come to; nil when it isn't one of this package.
+func foresee(look Look) (at *preview) {
 	// That nobody can take it is found out, and told, by sending it.
 	_ = look(func(c router.Chooser, q *router.Query, candidates []router.Candidate) {
 		if p, ok := c.(*pool); ok {
-			at, by = p.foresee(q, candidates), p
+			at = p.foresee(q, candidates)
 		}
 	})
-	return at, by
+	return at
 }
 
 // foresee makes a choice and forgets it.

@@ -40,7 +40,7 @@ func TestAlone(t *testing.T) {
 	nobody := func(func(router.Chooser, *router.Query, []router.Candidate)) error { return errors.New("nobody") }
 	alone := func(what string, ids []uint32, want bool) {
 		t.Helper()
-		if got := w.r.Alone(w.look(query("a", ids)), nobody); got != want {
+		if got := w.r.Alone(endpoint, w.look(query("a", ids)), nobody); got != want {
 			t.Errorf("%s: %v", what, got)
 		}
 	}
@@ -50,8 +50,11 @@ func TestAlone(t *testing.T) {
 	if d := cmp.Diff([]kvroute.RankLoad{{Worker: 1}, {Worker: 2}}, w.r.Loads(endpoint)); d != "" {
 		t.Errorf("loads (-want +got):\n%s", d)
 	}
-	if got := w.r.Alone(nobody, w.look(query("a", known))); got {
+	if got := w.r.Alone(endpoint, nobody, w.look(query("a", known))); got {
 		t.Error("nobody can take it")
+	}
+	if got := w.r.Alone(worker.EndpointID{}, w.look(query("a", known)), nobody); got {
+		t.Error("an endpoint that isn't in mode kv")
 	}
 	// More than twenty blocks of forty are too many, and eleven of each of three other prompts are at work at either.
 	for i := range 6 {
@@ -77,7 +80,7 @@ func TestAloneOfCard(t *testing.T) {
 		w.publish(newEngine(1, 101))
 		// The one worker stands for the prefill worker, too: it has a prompt to read.
 		_, ticket := w.choose(query("b", tokens(8, 7)))
-		if got := w.r.Alone(w.look(query("a", tokens(20, 1))), w.look(query("a", tokens(20, 1)))); got != want {
+		if got := w.r.Alone(endpoint, w.look(query("a", tokens(20, 1))), w.look(query("a", tokens(20, 1)))); got != want {
 			t.Errorf("%s: %v", config, got)
 		}
 		ticket.Done()
