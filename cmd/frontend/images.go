@@ -59,7 +59,8 @@ func (a *app) startImages() (multimodal.Courier, error) {
 	a.images = decode.New(decode.Options{Workers: c.Workers, MaxPixels: c.MaxPixels, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return a.images.Close() })
 	return courier.New(courier.Options{
-		Fetcher: fetcher, Open: opener(t.Open), OpenPixels: opener(t.OpenNIXL), Registerer: a.registry, Log: log,
+		Fetcher: fetcher, Open: opener(t.Open), OpenPixels: opener(t.OpenNIXL), CacheBytes: c.ItemCache,
+		Registerer: a.registry, Log: log,
 	}), nil
 }
 

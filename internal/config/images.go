@@ -22,6 +22,7 @@ type Images struct {
 	MaxFile       int64         // bytes of a download or a file
 	FetchTimeout  time.Duration // for all images of a request
 	CacheGB       float64       // of downloads kept
+	ItemCache     int64         // bytes of processed images kept
 
 	Transfer        string        // shm; anything else is NIXL
 	NoTransfer      bool          // by URL after all
@@ -88,6 +89,8 @@ func (t *table) addImages(m *Images) {
 		seconds(&m.FetchTimeout, 30*time.Second, time.Millisecond), "How long fetching the images of one request may take.")
 	t.add("multimodal-loader-cache-gb", "DYN_MULTIMODAL_LOADER_CACHE_GB", number(&m.CacheGB, 0, 0, 1024),
 		"GiB of downloaded images kept for later requests, as long as their servers allow; 0 keeps none.")
+	t.add("mm-item-cache-mb", "PORTICO_MM_ITEM_CACHE_MB", scaled(&m.ItemCache, 256, 0, 1<<20, 1<<20),
+		"MiB of processed images kept, so that one that comes again isn't processed again; 0 keeps none.")
 	t.add("mm-transfer", "DYNAMO_MM_TRANSFER", text(&m.Transfer, "shm"),
 		"How processed images are handed over: shm (shared memory), or nixl, which stands for any other word. Its transports "+
 			"listen on all interfaces unless UCX_NET_DEVICES says otherwise.")

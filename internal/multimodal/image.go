@@ -59,6 +59,8 @@ type Processor interface {
 	Header(file File) (Header, error)
 	// Plan says what will become of an image with these dimensions. It decodes nothing.
 	Plan(h Header) (*Plan, error)
+	// Identity is the identity that a file's item will have. Items of one identity are equal to the last byte.
+	Identity(file File) string
 	// Process writes the item's blob into dst, which has at least plan.Size bytes; nil: into memory of its own. What it
 	// returns has passed the checks that keep a wrong item from a worker. The wait for a cancelled call is as Decode's.
 	Process(ctx context.Context, file File, plan *Plan, dst []byte) (*Item, error)

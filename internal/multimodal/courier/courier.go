@@ -53,6 +53,7 @@ type Options struct {
 
 	MaxPixels  int64                 // of all images of a request together; 0 is 715,827,880: four of the largest
 	Parallel   int                   // images of one request processed at once; 0 is 4
+	CacheBytes int64                 // bound of processed images that are kept; 0 keeps none
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Log        *slog.Logger          // nil: slog.Default()
 }
@@ -70,6 +71,7 @@ func (o Options) withDefaults() Options {
 // Courier implements multimodal.Courier.
 type Courier struct {
 	opts    Options
+	items   *items // nil: none are kept
 	metrics *metrics
 }
 
@@ -78,7 +80,9 @@ var _ multimodal.Courier = (*Courier)(nil)
 // New returns a Courier. It starts nothing.
 func New(opts Options) *Courier {
 	opts = opts.withDefaults()
-	return &Courier{opts: opts, metrics: newMetrics(opts.Registerer)}
+	c := &Courier{opts: opts, items: newItems(opts.CacheBytes)}
+	c.metrics = newMetrics(opts.Registerer, c.items)
+	return c
 }
 
 // Load implements multimodal.Courier.
@@ -207,7 +211,7 @@ func (c *Courier) process(ctx context.Context, p multimodal.Processor, files []m
 	batch Batch) ([]*multimodal.Item, error) {
 	items := make([]*multimodal.Item, len(files))
 	err := c.each(ctx, len(files), func(ctx context.Context, i int) (err error) {
-		items[i], err = one(ctx, p, files[i], plans[i], batch.Bytes(i))
+		items[i], err = c.one(ctx, p, files[i], plans[i], batch.Bytes(i))
 		return err
 	})
 	return items, err
@@ -245,8 +249,26 @@ func (c *Courier) each(ctx context.Context, n int, f func(ctx context.Context, i
 	return err
 }
 
-// one processes one image into dst.
-func one(ctx context.Context, p multimodal.Processor, file multimodal.File, plan *multimodal.Plan, dst []byte) (*multimodal.Item, error) {
+// one brings one image into dst: a kept item, or a new one, which is kept then.
+func (c *Courier) one(ctx context.Context, p multimodal.Processor, file multimodal.File, plan *multimodal.Plan, dst []byte) (*multimodal.Item, error) {
+	if c.items == nil {
+		return c.fresh(ctx, p, file, plan, dst)
+	}
+	id := p.Identity(file)
+	if blob := c.items.get(id); len(blob) > 0 && len(blob) == plan.Size && len(blob) <= len(dst) {
+		c.metrics.cached.Inc()
+		return &multimodal.Item{Plan: plan, Blob: dst[:copy(dst, blob)], Identity: id}, nil
+	}
+	item, err := c.fresh(ctx, p, file, plan, dst)
+	if err == nil && item.Identity == id {
+		c.items.put(id, item.Blob)
+	}
+	return item, err
+}
+
+// fresh processes one image into dst.
+func (c *Courier) fresh(ctx context.Context, p multimodal.Processor, file multimodal.File, plan *multimodal.Plan, dst []byte) (*multimodal.Item, error) {
+	c.metrics.processed.Inc()
 	item, err := p.Process(ctx, file, plan, dst)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/portico-llm/portico/internal/fault"
@@ -37,6 +39,7 @@ func (f files) Fetch(_ context.Context, sources []multimodal.Source) ([]multimod
 type processor struct {
 	multimodal.Processor
 	running, most atomic.Int32
+	made          atomic.Int32
 	fail          map[string]error // by file
 	own           bool             // it writes to memory of its own
 	grow          int              // bytes more than planned
@@ -49,12 +52,15 @@ func (p *processor) Header(f multimodal.File) (multimodal.Header, error) {
 	return multimodal.Header{Width: len(f.Data), Height: 10}, nil
 }
 
+func (p *processor) Identity(f multimodal.File) string { return identity(string(f.Data)) }
+
 func (p *processor) Plan(h multimodal.Header) (*multimodal.Plan, error) {
 	return &multimodal.Plan{Header: h, Size: h.Width, Tokens: h.Width}, nil
 }
 
 func (p *processor) Process(_ context.Context, f multimodal.File, plan *multimodal.Plan, dst []byte) (*multimodal.Item, error) {
 	n := p.running.Add(1)
+	p.made.Add(1)
 	defer p.running.Add(-1)
 	for m := p.most.Load(); n > m && !p.most.CompareAndSwap(m, n); m = p.most.Load() {
 	}
@@ -332,5 +338,67 @@ func TestMany(t *testing.T) {
 		if string(b.mem[i]) != strings.ToUpper(u) {
 			t.Errorf("image %d is %q", i, b.mem[i])
 		}
+	}
+}
+
+// TestKept: an image that comes again is not processed again, whatever happened to its memory since; what is kept is
+// bounded, what fails isn't kept, and other settings are other images.
+func TestKept(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	mem := [][]byte{}
+	c := courier.New(courier.Options{Fetcher: files{}, CacheBytes: 40, Parallel: 1, Registerer: reg, Log: slog.New(slog.DiscardHandler),
+		Open: func(_ context.Context, sizes []int) (courier.Batch, error) {
+			mem = nil
+			for _, n := range sizes {
+				mem = append(mem, bytes.Repeat([]byte{'?'}, n+3)) // slots have sizes of their own
+			}
+			return &batch{mem: mem}, nil
+		}})
+	p := &processor{fail: map[string]error{"bad": errors.New("no")}}
+	load := func(p *processor, want int32, urls ...string) {
+		t.Helper()
+		before := p.made.Load()
+		load, err := c.Load(t.Context(), request(p, make([]uint32, len(urls)), urls...))
+		if err != nil || (load == nil) != (urls[0] == "bad") {
+			t.Fatalf("got %+v, %v", load, err)
+		}
+		if made := p.made.Load() - before; made != want {
+			t.Errorf("%v: %d processed, want %d", urls, made, want)
+		}
+		for i, u := range urls {
+			if load != nil && string(mem[i]) != strings.ToUpper(u)+"???" {
+				t.Errorf("%s is %q", u, mem[i])
+			}
+			clear(mem[i]) // what is kept is a copy
+		}
+		if load != nil {
+			for _, a := range load.Args {
+				if a.Name == "mm_kwargs_test" && !strings.Contains(string(a.Value), identity(urls[0])) {
+					t.Errorf("%s has another identity: %s", urls[0], a.Value)
+				}
+			}
+		}
+	}
+	load(p, 2, "abcdefgh", "ijklmnop")
+	load(p, 0, "ijklmnop", "abcdefgh")
+	load(p, 1, "abcdefgh", "x", "abcdefgh")
+	load(p, 1, "more than ten")
+	load(p, 1, "more than ten") // too large a share
+	load(p, 1, "bad")
+	load(p, 1, "bad")
+	load(p, 3, "12345678", "23456789", "34567890")
+	load(p, 0, "12345678", "abcdefgh") // 41 bytes: the least recently used one has left
+	load(p, 1, "ijklmnop")
+	want := `
+# HELP portico_media_item_cache_bytes Bytes of processed images that are kept.
+# TYPE portico_media_item_cache_bytes gauge
+portico_media_item_cache_bytes 40
+# HELP portico_media_items_total Images handed over as tensors: cached, or processed for it.
+# TYPE portico_media_items_total counter
+portico_media_items_total{result="cached"} 6
+portico_media_items_total{result="processed"} 11
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "portico_media_items_total", "portico_media_item_cache_bytes"); err != nil {
+		t.Error(err)
 	}
 }

@@ -210,6 +210,9 @@ func TestServer(t *testing.T) {
 			if got := metric(t, f, fmt.Sprintf(`portico_media_transfers_total{result="%s",way="%s"}`, result, way)); got != "4" {
 				t.Errorf("got %s transfers of 4", got)
 			}
+			if got := metric(t, f, `portico_media_items_total{result="processed"}`); got != "2" {
+				t.Errorf("two images were processed %s times", got)
+			}
 			status, text = ask(t, f, data, "data:image/png;base64,aGVsbG8=")
 			if status != http.StatusBadRequest || !strings.Contains(text, "messages[0].content[2].image_url") {
 				t.Errorf("a broken image: got %d %s", status, text)
