@@ -111,7 +111,29 @@ func (c *Card) Has(flag string) bool {
 type CallTags struct {
 	Scope  string `json:"scope"`  // always, or auto: for calls that must be made, strict tools and single calls
 	Schema string `json:"schema"` // strict: every tool's schema holds; auto: but for those that say strict false
+
+	// WithFormat leaves an answer with a response format the choice between calls and that format.
+	WithFormat bool `json:"allow_tool_calls_with_structured_output"`
+	// Exclude keeps the markers of thoughts and calls out of the text around them; nil: as the model's family wants.
+	Exclude *bool `json:"exclude_special_tokens"`
+	// Boundary says who lets a thought that the prompt has opened pass: structural_tag, backend, or auto.
+	Boundary string `json:"reasoning_boundary"`
+	// AnyOrder lets arguments come in another order than the schema's.
+	AnyOrder bool `json:"tool_arguments_any_order"`
 }
+
+// Flag reports whether a value of RuntimeData is true.
+func (r *RuntimeConfig) Flag(name string) bool {
+	return string(bytes.TrimSpace(r.RuntimeData[name])) == "true"
+}
+
+// The flags with which an engine says that thoughts are its own business.
+const (
+	// FlagTagExcludesReasoning: its grammars begin behind the thought, whatever they hold the answer to.
+	FlagTagExcludesReasoning = "tool_call_structural_tag_excludes_reasoning"
+	// FlagTagReasoningGate: they do when the request says require_reasoning.
+	FlagTagReasoningGate = "tool_call_structural_tag_reasoning_gate"
+)
 
 // CallTags returns the worker's wish for structural tags; nil: it has none. The object goes before the older settings,
 // also when it says no; one that can't be read counts as none.

@@ -332,6 +332,9 @@ func (a *app) parsers(card *worker.Card, files *modelcard.Files, log *slog.Logge
 				"tool_call_parser", tools, "reasoning_parser", reasoning)
 		}
 	}
+	if notes := tagNotes(&card.RuntimeConfig, tools, reasoning); len(notes) > 0 {
+		log.Warn("settings of structural tags aren't followed", "model", card.DisplayName, "settings", notes)
+	}
 	return tools, reasoning
 }
 

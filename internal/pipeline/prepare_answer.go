@@ -36,7 +36,8 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 	q.RequireReasoning = plan.RequireReasoning
 	// What the client wants the answer held to goes before a tag that only helps the model along.
 	must := asked.Choice == prepost.MustCall || asked.Choice == prepost.MustCallFunction
-	if len(plan.StructuralTag) > 0 && (must || q.Sampling.GuidedDecoding == nil) {
+	chosen := len(asked.Format) > 0 && asked.Tags.WithFormat // the tag holds the format, too
+	if len(plan.StructuralTag) > 0 && (must || chosen || q.Sampling.GuidedDecoding == nil) {
 		var w objectWriter
 		w.raw("structural_tag", plan.StructuralTag)
 		guidedSettings(&w, &req.Common)
@@ -68,8 +69,13 @@ func answerRequest(set *catalog.Set, req *openai.ChatRequest, tail string) *prep
 	}
 	if set.Card != nil {
 		if t := set.Card.RuntimeConfig.CallTags(); t != nil {
-			a.Tags = prepost.CallTags{On: true, Always: t.Scope == "always", Strict: t.Schema == "strict"}
+			a.Tags = prepost.CallTags{On: true, Always: t.Scope == "always", Strict: t.Schema == "strict",
+				WithFormat: t.WithFormat, Exclude: t.Exclude, AnyOrder: t.AnyOrder}
+			if t.WithFormat {
+				a.Format = formatSchema(req.ResponseFormat)
+			}
 		}
+		a.Tags.Boundary, a.Tags.Gate = boundary(&set.Card.RuntimeConfig)
 	}
 	a.Continues = isOn(req.ContinueFinal)
 	if req.ReasoningEffort != nil {
@@ -94,6 +100,24 @@ func answerRequest(set *catalog.Set, req *openai.ChatRequest, tail string) *prep
 		})
 	}
 	return a
+}
+
+// boundary reads whose business thoughts are in front of a structural tag. An engine that lets them pass by itself does
+// so whatever the tag's settings say.
+func boundary(r *worker.RuntimeConfig) (b prepost.Boundary, gate bool) {
+	said := ""
+	if t := r.CallTags(); t != nil {
+		said = t.Boundary
+	}
+	switch {
+	case said == "backend":
+		b = prepost.BoundaryTold
+	case r.Flag(worker.FlagTagExcludesReasoning):
+		b = prepost.BoundaryEngine
+	case said == "structural_tag":
+		b = prepost.BoundaryTag
+	}
+	return b, r.Flag(worker.FlagTagReasoningGate)
 }
 
 // choices are the modes of tool_choice.
@@ -142,7 +166,7 @@ func showStops(set *catalog.Set, s *worker.StopConditions, tokens []string) {
 func reasoningArgs(args json.RawMessage, plan *prepost.AnswerPlan, req *openai.ChatRequest) json.RawMessage {
 	kwargs := templateKwargs(req)
 	if plan.WithoutThought {
-		kwargs = withoutThought(kwargs)
+		kwargs = withoutThought(kwargs, plan.ModeSwitch)
 	}
 	if plan.DefaultThinking {
 		kwargs = withThinking(kwargs)
@@ -166,27 +190,26 @@ func reasoningArgs(args json.RawMessage, plan *prepost.AnswerPlan, req *openai.C
 	return all.done()
 }
 
-// chatKwargs returns the further variables of the template. A call by name may leave no room for a thought, so that the
-// template must not begin one.
+// chatKwargs returns the further variables of the template. The form of the answer may leave no room for a thought, so
+// that the template must not begin one.
 func (p *Pipeline) chatKwargs(set *catalog.Set, req *openai.ChatRequest) json.RawMessage {
 	kwargs := templateKwargs(req)
-	c := req.ToolChoice
-	if c == nil || c.Mode != "function" || len(req.ToolList) == 0 || p.answers == nil || set.ToolParser == "" {
+	if p.answers == nil || set.ToolParser == "" && set.ReasoningParser == "" || !heldToJSON(req) {
 		return kwargs
 	}
 	// How the prompt ends doesn't matter to this part of the plan, and isn't known before it is rendered.
 	if plan := p.answers(answerRequest(set, req, "")); plan != nil && plan.WithoutThought {
-		return withoutThought(kwargs)
+		return withoutThought(kwargs, plan.ModeSwitch)
 	}
 	return kwargs
 }
 
 // withoutThought switches thinking off, whatever the template's variables say.
-func withoutThought(kwargs json.RawMessage) json.RawMessage {
+func withoutThought(kwargs json.RawMessage, mode bool) json.RawMessage {
 	var w objectWriter
 	if kwargs != nil {
 		_ = eachMember(kwargs, func(name string, value json.RawMessage) error {
-			if name != "enable_thinking" && name != "thinking" {
+			if name != "enable_thinking" && name != "thinking" && (name != "thinking_mode" || !mode) {
 				w.raw(name, value)
 			}
 			return nil
@@ -194,6 +217,9 @@ func withoutThought(kwargs json.RawMessage) json.RawMessage {
 	}
 	w.boolean("enable_thinking", false)
 	w.boolean("thinking", false)
+	if mode {
+		w.text("thinking_mode", "disabled")
+	}
 	return w.done()
 }
 

@@ -23,7 +23,8 @@ type AnswerRequest struct {
 	EnableThinking, Thinking *bool
 	ReasoningEffort          string
 
-	Tags CallTags // the worker's wish
+	Tags   CallTags        // the worker's wish
+	Format json.RawMessage // the schema of the response format; empty: none
 
 	// Special tells whether a text is a special token of the model, which decoders skip unless told otherwise.
 	Special func(text string) bool
@@ -43,7 +44,24 @@ type CallTags struct {
 	On     bool // calls that must be made, and whenever a tool is strict or only one call is allowed
 	Always bool // with On: whenever there are tools
 	Strict bool // the schemas of loose functions hold, too
+
+	WithFormat bool     // with On: an answer with a response format is that, or calls
+	Exclude    *bool    // keep markers out of the text around calls; nil: as the dialect wants
+	AnyOrder   bool     // arguments may come in another order than the schema's
+	Boundary   Boundary // who lets a thought that the prompt has opened pass
+	Gate       bool     // with BoundaryAuto: the engine does, if it is told RequireReasoning
 }
+
+// Boundary says who lets the rest of an open thought pass before calls are held to their form.
+type Boundary uint8
+
+// The boundaries.
+const (
+	BoundaryAuto   Boundary = iota // the tag
+	BoundaryTag                    // the tag, and the engine is told to wait for nothing
+	BoundaryEngine                 // the engine, by itself
+	BoundaryTold                   // the engine, and it is told RequireReasoning for every tag
+)
 
 // CallChoice says whether the model may, must or must not call functions.
 type CallChoice uint8
@@ -69,7 +87,8 @@ type AnswerPlan struct {
 	RequireReasoning   bool            // the constraint of the answer begins behind the thought
 	ThoughtIsOpen      bool            // the prompt has opened a thought, and the worker is to be told
 	StructuralTag      json.RawMessage // holds calls to the dialect's own form, in place of the JSON schema of forced ones
-	WithoutThought     bool            // the tag leaves no room for a thought: the template is told to switch it off
+	WithoutThought     bool            // there is no room for a thought: the template is told to switch it off
+	ModeSwitch         bool            // with WithoutThought: by thinking_mode, too
 	DefaultThinking    bool            // thinking is on unless switched off, and the worker is to be told
 }
 

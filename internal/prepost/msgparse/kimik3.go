@@ -184,9 +184,9 @@ func (root *k3Schema) eachType(schema json.RawMessage, depth int, add func(kind 
 		case t == "string":
 			add(t, s.text())
 		case len(types) == 1:
-			add(k3Kind(t), schemaFormat{"json_schema", root.withDefs(schema), "json"})
+			add(k3Kind(t), schemaFormat{Type: "json_schema", Schema: root.withDefs(schema), Style: "json"})
 		default:
-			add(k3Kind(t), schemaFormat{"json_schema", root.withDefs(retyped(schema, t)), "json"})
+			add(k3Kind(t), schemaFormat{Type: "json_schema", Schema: root.withDefs(retyped(schema, t)), Style: "json"})
 		}
 	}
 }
@@ -256,7 +256,7 @@ func eachValue(values []json.RawMessage, add func(kind string, content any)) {
 	for _, kind := range k3Types {
 		if list := byKind[kind]; len(list) > 0 {
 			raw, _ := json.Marshal(map[string][]json.RawMessage{"enum": list}) // of JSON just read
-			add(kind, schemaFormat{"json_schema", raw, "json"})
+			add(kind, schemaFormat{Type: "json_schema", Schema: raw, Style: "json"})
 		}
 	}
 }

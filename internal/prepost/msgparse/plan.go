@@ -17,19 +17,32 @@ func Plan(q *prepost.AnswerRequest) *prepost.AnswerPlan {
 	tools := planTools(q, p)
 	// Kimi K3 writes its thought as a part of the message: the tag of a named function begins behind it.
 	p.WithoutThought = tools != nil && tools.tagged && isKimiK3(tools.name) && q.Choice == prepost.MustCallFunction
+	if q.JSON && (isMiniMaxM3(q.ToolParser) || isMiniMaxM3(q.ReasoningParser)) {
+		p.WithoutThought, p.ModeSwitch = true, true
+	}
 	thoughts := planReasoning(q, p, tools)
 	if tools == nil && thoughts == nil {
 		// What the worker is told doesn't depend on what this request needs.
-		if !p.WorkerKeepsSpecial {
+		if !p.WorkerKeepsSpecial && !p.WithoutThought {
 			return nil
 		}
 		return p
 	}
 	if tools != nil && tools.tagged {
-		p.StructuralTag = callTag(tools.name, q, p.RequireReasoning)
+		p.StructuralTag = callTag(tools.name, q, thoughts.before(q, p, tools))
 	}
 	p.New = func() prepost.AnswerParser { return newParser(tools, thoughts) }
 	return p
+}
+
+// isMiniMaxM3 reports whether a parser is one of the family whose engines hold an answer to its form from the first token
+// on, so that there is no room for a thought in front of it.
+func isMiniMaxM3(parser string) bool {
+	switch strings.ReplaceAll(parser, "-", "_") {
+	case "minimax_m3", "minimax_m3_nom":
+		return true
+	}
+	return false
 }
 
 // toolStage is a tool parser to be made.
@@ -91,6 +104,36 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 type thoughtStage struct {
 	name    string
 	options reasonparse.Options
+}
+
+// thought is one that the answer begins with.
+type thought struct{ end string }
+
+// before returns the thought that the tag has to let pass, nil when there is none or the engine does that. Where the
+// worker says whose business it is, the plan tells its engine accordingly.
+func (s *thoughtStage) before(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolStage) *thought {
+	if s == nil {
+		return nil
+	}
+	open := reasonparse.BeginsInside(s.name, s.options)
+	switch q.Tags.Boundary {
+	case prepost.BoundaryEngine:
+		return nil
+	case prepost.BoundaryTold:
+		p.RequireReasoning = s.options.Enabled
+		return nil
+	case prepost.BoundaryAuto:
+		if q.Tags.Gate && p.RequireReasoning {
+			return nil
+		}
+	}
+	if !open || isKimiK3(tools.name) {
+		return nil
+	}
+	if q.Tags.Boundary == prepost.BoundaryTag {
+		p.RequireReasoning = false
+	}
+	return &thought{reasonparse.End(s.name)}
 }
 
 // planReasoning decides on the reasoning parser; nil: none runs.
@@ -164,7 +207,9 @@ func workerNeeds(name string) needs {
 		return needs{defaultOn: true}
 	case "kimi_k3":
 		return needs{keepSpecial: true, tellOpen: true, defaultOn: true}
-	case "mistral", "gemma4", "inkling", "minimax_m3":
+	case "inkling":
+		return needs{keepSpecial: true, constraint: neverAfterThought}
+	case "mistral", "gemma4", "minimax_m3":
 		return needs{keepSpecial: true}
 	}
 	return needs{}

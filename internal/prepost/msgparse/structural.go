@@ -51,6 +51,8 @@ type (
 		Type   string          `json:"type"`
 		Schema json.RawMessage `json:"json_schema"`
 		Style  string          `json:"style"`
+
+		AnyOrder bool `json:"any_order,omitempty"` // of an object's members
 	}
 	constFormat struct {
 		Type  string `json:"type"`
@@ -99,23 +101,51 @@ func wantsTag(q *prepost.AnswerRequest, d *toolparse.Dialect) bool {
 		return false
 	case mustCall(q):
 		return q.Tags.On || d.StructuralTag
-	case !q.Tags.On || q.JSON:
+	case !q.Tags.On:
 		return false
+	case q.JSON:
+		return mayChoose(q) && !isKimiK3(d.Name)
 	}
 	return q.Tags.Always || q.OneCall || slices.ContainsFunc(q.Tools, func(f prepost.Function) bool { return f.Strict })
 }
 
-// callTag is the structural tag that holds calls to the form of the named dialect. With thought the calls that must be
-// made stand behind one, where the dialect's tag has to say so. Nil: a schema isn't JSON, which is the engine's to
-// complain about.
-func callTag(dialect string, q *prepost.AnswerRequest, thought bool) json.RawMessage {
+// mayChoose reports whether the answer is either calls or what the response format says.
+func mayChoose(q *prepost.AnswerRequest) bool {
+	return q.Tags.WithFormat && len(q.Format) > 0 && !mustCall(q)
+}
+
+// TagSupport says what can be wanted of a dialect's structural tags.
+type TagSupport struct {
+	Any        bool // there are some
+	Exclude    bool // markers can be kept out of the text around calls
+	AnyOrder   bool // arguments may come in any order
+	WithFormat bool // the model may choose between calls and a response format
+}
+
+// TagsOf returns what the named tool parser's tags can do.
+func TagsOf(tools string) TagSupport {
+	d, _ := toolparse.Lookup(tools)
+	l, known := layoutOf(tools)
+	if !known && !d.StructuralTag {
+		return TagSupport{}
+	}
+	k3 := isKimiK3(tools)
+	return TagSupport{Any: true, Exclude: len(l.markers) > 0, AnyOrder: !k3, WithFormat: !k3}
+}
+
+// callTag is the structural tag that holds calls to the form of the named dialect, behind a thought in which the answer
+// begins. Nil: a schema isn't JSON, which is the engine's to complain about.
+func callTag(dialect string, q *prepost.AnswerRequest, t *thought) json.RawMessage {
 	var format any
 	layout, known := layoutOf(dialect)
+	layout.exclude(q.Tags.Exclude)
 	switch {
-	case isKimiK3(dialect):
-		format = kimiK3Format(q)
+	case isKimiK3(dialect): // says itself where its thoughts end
+		format, t = kimiK3Format(q), nil
+	case mayChoose(q):
+		format = either(callsOnly(&layout, known, q), schemaFormat{Type: "json_schema", Schema: q.Format, Style: "json"})
 	case !known:
-		format = kimiK2Format(q, thought)
+		format = kimiK2Format(q)
 	case layout.alone && q.Choice == prepost.MustCallFunction:
 		tags := layout.tags(q)
 		if len(tags) == 0 {
@@ -125,11 +155,23 @@ func callTag(dialect string, q *prepost.AnswerRequest, thought bool) json.RawMes
 	default:
 		format = layout.format(q)
 	}
+	// Where calls are a choice, a tag lets most of what the model writes pass, a thought too, but for what it excludes.
+	if t != nil && (mustCall(q) || q.JSON || len(layout.excludes) > 0 || q.Tags.Exclude != nil) {
+		format = sequence(tagged("", anyText(layout.thought...), t.end), format)
+	}
 	tag, err := json.Marshal(structuralTag{"structural_tag", format})
 	if err != nil {
 		return nil
 	}
 	return tag
+}
+
+// callsOnly is calls without text around them.
+func callsOnly(l *layout, known bool, q *prepost.AnswerRequest) any {
+	if known {
+		return l.calls(q)
+	}
+	return kimiK2Section(q)
 }
 
 // callable are the functions that may be called.
@@ -148,14 +190,35 @@ func argumentSchema(q *prepost.AnswerRequest, f *prepost.Function) json.RawMessa
 	return f.Parameters
 }
 
+// argumentFormat is a function's arguments in the given style.
+func argumentFormat(q *prepost.AnswerRequest, f *prepost.Function, style string) schemaFormat {
+	return schemaFormat{"json_schema", argumentSchema(q, f), style, q.Tags.AnyOrder}
+}
+
 // layout is how a dialect writes calls, as far as a structural tag needs it. The trigger begins the text of every call.
 type layout struct {
 	trigger              string
-	before, behind, end  string // around the function's name, and what ends the call
-	style                string // of the arguments, by xgrammar's names
-	blockBegin, blockEnd string // around all calls
-	excludes             []string
-	alone                bool // of a named function there is the call, and nothing else
+	before, behind, end  string   // around the function's name, and what ends the call
+	style                string   // of the arguments, by xgrammar's names
+	blockBegin, blockEnd string   // around all calls
+	alone                bool     // of a named function there is the call, and nothing else
+	separator            string   // between calls that nothing is around
+	markers              []string // of calls, the first one begins them; empty: nothing is kept out of the text
+	excludes, thought    []string // what is kept out of the text, and of a thought in front of it
+}
+
+// thoughtTags are the markers of thoughts in dialects whose markers can be kept out of the text.
+var thoughtTags = []string{"<think>", "</think>"}
+
+// exclude settles what is kept out of text and thoughts.
+func (l *layout) exclude(want *bool) {
+	switch {
+	case want == nil:
+	case !*want:
+		l.excludes, l.thought = nil, nil
+	case len(l.markers) > 0:
+		l.excludes, l.thought = slices.Concat(thoughtTags, l.markers[1:]), l.markers
+	}
 }
 
 // layoutOf returns the layout of a dialect. The texts are those of the models' templates.
@@ -163,14 +226,17 @@ func layoutOf(dialect string) (layout, bool) {
 	switch dialect {
 	case "hermes", "qwen25":
 		return layout{trigger: "<tool_call>", before: "<tool_call>\n" + `{"name": "`, behind: `", "arguments": `,
-			end: "}\n</tool_call>", style: "json"}, true
+			end: "}\n</tool_call>", style: "json", separator: "\n", markers: []string{"<tool_call>", "</tool_call>"}}, true
 	case "qwen3_coder", "nemotron_nano":
 		return layout{trigger: "<tool_call>\n<function=", before: "<tool_call>\n<function=", behind: ">\n",
-			end: "\n</function>\n</tool_call>", style: "qwen_xml"}, true
+			end: "\n</function>\n</tool_call>", style: "qwen_xml", separator: "\n",
+			markers: []string{"<tool_call>", "<function="}}, true
 	case "glm47":
 		// Its markers are single tokens, which must not turn up in the text around the calls.
+		markers := []string{"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}
 		return layout{trigger: "<tool_call>", before: "<tool_call>", end: "</tool_call>", style: "glm_xml", alone: true,
-			excludes: []string{"<think>", "</think>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}}, true
+			markers: markers, excludes: slices.Concat(thoughtTags, markers[1:]), thought: slices.Concat(thoughtTags, markers),
+		}, true
 	case "inkling":
 		const marker = "<|content_invoke_tool_json|>"
 		return layout{trigger: marker, before: marker + `{"name": "`, behind: `", "args": `,
@@ -188,6 +254,7 @@ func dsmlLayout(block string) layout {
 	return layout{
 		trigger: "<｜DSML｜" + block + ">", blockBegin: "<｜DSML｜" + block + ">\n", blockEnd: "</｜DSML｜" + block + ">",
 		before: `<｜DSML｜invoke name="`, behind: `">` + "\n", end: "</｜DSML｜invoke>\n", style: "deepseek_xml",
+		markers: []string{"<｜DSML｜" + block + ">", "<｜DSML｜invoke name="},
 	}
 }
 
@@ -196,9 +263,19 @@ func (l *layout) tags(q *prepost.AnswerRequest) []tagFormat {
 	var tags []tagFormat
 	for _, f := range callable(q) {
 		tags = append(tags, tagged(l.before+f.Name+l.behind,
-			schemaFormat{"json_schema", argumentSchema(q, &f), l.style}, l.end))
+			argumentFormat(q, &f, l.style), l.end))
 	}
 	return tags
+}
+
+// calls is calls, and nothing around them.
+func (l *layout) calls(q *prepost.AnswerRequest) any {
+	calls := several(l.tags(q), q.OneCall)
+	if l.blockBegin == "" {
+		calls.Separator = l.separator
+		return calls
+	}
+	return tagged("\n\n"+l.blockBegin, calls, l.blockEnd)
 }
 
 // format is text with calls in it.
@@ -211,28 +288,35 @@ func (l *layout) format(q *prepost.AnswerRequest) any {
 		AtLeastOne: mustCall(q), StopAfterFirst: q.OneCall}
 }
 
+// What is around all calls of Kimi K2.
+const k2Begin, k2End = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+
 // kimiK2Format is calls in Kimi K2's own form: its engines have no other way of forcing a call, since the model doesn't
 // write calls as JSON.
-func kimiK2Format(q *prepost.AnswerRequest, thought bool) any {
-	const begin, end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+func kimiK2Format(q *prepost.AnswerRequest) any {
+	if mustCall(q) {
+		tags := kimiK2Tags(q)
+		var calls any = several(tags, q.OneCall)
+		if q.Choice == prepost.MustCallFunction && len(tags) > 0 {
+			calls = tags[0]
+		}
+		return sequence(constant(k2Begin), calls, constant(k2End))
+	}
+	return triggeredFormat{Type: "triggered_tags", Triggers: []string{k2Begin}, Tags: []tagFormat{kimiK2Section(q)},
+		StopAfterFirst: q.OneCall}
+}
+
+// kimiK2Section is calls with what is around them.
+func kimiK2Section(q *prepost.AnswerRequest) tagFormat {
+	return tagged(k2Begin, several(kimiK2Tags(q), q.OneCall), k2End)
+}
+
+// kimiK2Tags are the calls that may be made.
+func kimiK2Tags(q *prepost.AnswerRequest) []tagFormat {
 	var tags []tagFormat
 	for _, f := range callable(q) {
 		tags = append(tags, tagged("<|tool_call_begin|>functions."+f.Name+":", sequence(
-			regex(`\d+`), constant("<|tool_call_argument_begin|>"),
-			schemaFormat{"json_schema", argumentSchema(q, &f), "json"}), "<|tool_call_end|>"))
+			regex(`\d+`), constant("<|tool_call_argument_begin|>"), argumentFormat(q, &f, "json")), "<|tool_call_end|>"))
 	}
-	if !mustCall(q) {
-		section := tagged(begin, several(tags, q.OneCall), end)
-		return triggeredFormat{Type: "triggered_tags", Triggers: []string{begin}, Tags: []tagFormat{section},
-			StopAfterFirst: q.OneCall}
-	}
-	var calls any = several(tags, q.OneCall)
-	if q.Choice == prepost.MustCallFunction && len(tags) > 0 {
-		calls = tags[0]
-	}
-	format := sequence(constant(begin), calls, constant(end))
-	if thought {
-		format = sequence(tagged("", anyText(), "</think>"), format)
-	}
-	return format
+	return tags
 }

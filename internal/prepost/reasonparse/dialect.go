@@ -144,3 +144,12 @@ func Markers(name string) []string {
 // Tokens returns what markers are made of that are more than one token, for tokenizers that have those as special ones:
 // as with Markers, the answer must then be decoded with them.
 func Tokens(name string) []string { return slices.Clone(lookup(name).tokens) }
+
+// End returns what ends a thought of the named parser: its first way of doing so.
+func End(name string) string {
+	d := lookup(name)
+	if d.channels != nil {
+		return d.channels.ends[0]
+	}
+	return d.close[0]
+}

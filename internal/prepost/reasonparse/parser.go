@@ -76,9 +76,12 @@ func New(name string, opts Options) (*Parser, error) {
 	return newParser(lookup(name), opts), nil
 }
 
+// BeginsInside reports whether an answer begins within a thought, as far as one can know before it comes.
+func BeginsInside(name string, opts Options) bool { return lookup(name).inside(&opts) }
+
 func newParser(d *dialect, opts Options) *Parser {
 	p := &Parser{dialect: d, opts: opts}
-	inside := opts.Prompt == Opens || d.force && opts.Enabled && opts.Prompt != Closes
+	inside := d.inside(&opts)
 	switch {
 	case d.prepend:
 		p.machine = newPrepender(p)
@@ -88,6 +91,11 @@ func newParser(d *dialect, opts Options) *Parser {
 		p.machine = newBlockMachine(p, inside)
 	}
 	return p
+}
+
+// inside reports whether an answer begins within a thought.
+func (d *dialect) inside(opts *Options) bool {
+	return opts.Prompt == Opens || d.force && opts.Enabled && opts.Prompt != Closes
 }
 
 // Push takes the next piece of text.
