@@ -1,5 +1,8 @@
 // Package shm hands blobs to workers on the same machine through files in shared memory, named as Dynamo's workers look
-// for them. A segment is there from Create to Unlink; a worker that has opened it can read it to the end all the same.
+// for them. A segment is there from Seal to Unlink; a worker that has opened it can read it to the end all the same.
+//
+// A blob is written to ordinary memory, which is used again, and from there to its file in one go: that takes half the
+// time of mapping the file, whose pages would be new, and a system without room is an error and not a signal.
 //
 // What a process that was killed leaves behind is taken away by Sweep. A Store is safe for concurrent use; a Segment
 // belongs to one goroutine at a time.
@@ -18,7 +21,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,30 +45,37 @@ var ErrFull = errors.New("there is no room in shared memory")
 
 // Store makes segments.
 type Store struct {
-	opts  Options
-	began time.Time
-	bytes atomic.Int64 // of the segments that are there
+	opts    Options
+	began   time.Time
+	bytes   atomic.Int64 // of the segments that aren't unlinked
+	staging staging
 }
 
 // New returns a Store. It touches nothing. A process has one for each folder.
 func New(opts Options) *Store { return &Store{opts: opts.withDefaults(), began: time.Now()} }
 
-// Bytes returns the bytes of all segments that are there.
+// Close gives idle memory back. Segments can still be unlinked.
+func (s *Store) Close() { s.staging.drop(true) }
+
+// Bytes returns the bytes of all segments that aren't unlinked.
 func (s *Store) Bytes() int64 { return s.bytes.Load() }
 
-// Segment is one file in shared memory. Until Seal it is mapped and can be written to.
+// Segment is one blob: memory until Seal, a file in shared memory from then on.
 type Segment struct {
 	store *Store
 	name  string
 	mem   []byte // nil once sealed
+	whole []byte // what mem is a part of
 	size  int
+	made  bool // the file is there
 	gone  bool // unlinked
 }
 
 // prefix begins the names of all segments, of this process's and of others'.
 const prefix = "mm_kwargs_"
 
-// Create makes a segment for each size, all or none. The index in a segment's name counts from 0.
+// Create makes a segment for each size, all or none. The index in a segment's name counts from 0. What its memory holds
+// is undefined.
 func (s *Store) Create(sizes []int) (_ []*Segment, err error) {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // ends the program when it fails
@@ -78,6 +87,9 @@ func (s *Store) Create(sizes []int) (_ []*Segment, err error) {
 			}
 		}
 	}()
+	if err := s.room(sizes); err != nil {
+		return nil, err
+	}
 	for i, n := range sizes {
 		seg, err := s.create(fmt.Sprintf("%s%d_%s_%d", prefix, os.Getpid(), hex.EncodeToString(random[:]), i), n)
 		if err != nil {
@@ -94,43 +106,38 @@ func (s *Store) create(name string, n int) (*Segment, error) {
 		s.bytes.Add(int64(-n))
 		return nil, ErrFull
 	}
-	mem, err := s.allocate(name, n)
+	whole, err := s.staging.take(n)
 	if err != nil {
 		s.bytes.Add(int64(-n))
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
-			err = errors.Join(ErrFull, err)
-		}
-		return nil, fmt.Errorf("make a segment of %d bytes: %w", n, err)
+		return nil, full(err)
 	}
-	return &Segment{store: s, name: name, mem: mem, size: n}, nil
+	return &Segment{store: s, name: name, mem: whole[:n:n], whole: whole, size: n}, nil
 }
 
-// allocate makes a file and maps it. Its pages are taken at once: writing to a page that the system has no room for
-// would end the process.
-func (s *Store) allocate(name string, n int) (_ []byte, err error) {
-	path := filepath.Join(s.opts.Dir, name)
-	// Only this user's workers may read it, as with the segments of Dynamo's frontend.
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
+// room looks whether the file system has room, as far as one can tell before files are written: an image that has nowhere
+// to go needn't be processed.
+func (s *Store) room(sizes []int) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.opts.Dir, &st); err != nil {
+		return fmt.Errorf("look for room in shared memory: %w", err)
 	}
-	defer func() {
-		_ = file.Close() // the mapping stays
-		if err != nil {
-			_ = os.Remove(path)
-		}
-	}()
-	if n == 0 {
-		return []byte{}, nil
+	need := uint64(0)
+	for _, n := range sizes {
+		need += uint64(n)
 	}
-	if err := unix.Fallocate(int(file.Fd()), 0, 0, int64(n)); err != nil {
-		return nil, err
+	// A file system without a bound has no blocks at all.
+	if st.Blocks > 0 && st.Bavail < need/uint64(st.Bsize) {
+		return ErrFull
 	}
-	p, err := unix.MmapPtr(int(file.Fd()), 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// full marks failures for lack of room.
+func full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
+		return errors.Join(ErrFull, err)
 	}
-	return unsafe.Slice((*byte)(p), n), nil
+	return err
 }
 
 // Name is what a worker is told; Size goes with it.
@@ -142,13 +149,38 @@ func (g *Segment) Size() int { return g.size }
 // Bytes returns the memory, to be written to until Seal. It must not be used afterwards.
 func (g *Segment) Bytes() []byte { return g.mem }
 
-// Seal ends writing: the memory is no longer mapped here, and the file stays.
-func (g *Segment) Seal() {
-	if len(g.mem) > 0 {
-		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(g.mem)), uintptr(len(g.mem))) // fails for a wrong address alone
+// Seal makes the file, out of the first n bytes of the memory. A second call does nothing. ErrFull: there is no room; the
+// segment then still has to be unlinked.
+func (g *Segment) Seal(n int) error {
+	if g.made {
+		return nil
 	}
-	g.mem = nil
+	if n < 0 || n > len(g.mem) {
+		return fmt.Errorf("a segment of %d bytes can't have %d", len(g.mem), n)
+	}
+	path := g.path()
+	// Only this user's workers may read it, as with the segments of Dynamo's frontend.
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("make a segment: %w", full(err))
+	}
+	_, err = file.Write(g.mem[:n])
+	if err := errors.Join(err, file.Close()); err != nil {
+		_ = os.Remove(path) // the first failure is the one that tells
+		return fmt.Errorf("write a segment of %d bytes: %w", n, full(err))
+	}
+	g.made = true
+	g.release()
+	return nil
 }
+
+// release gives up the memory.
+func (g *Segment) release() {
+	g.store.staging.give(g.whole)
+	g.mem, g.whole = nil, nil
+}
+
+func (g *Segment) path() string { return filepath.Join(g.store.opts.Dir, g.name) }
 
 // Unlink takes the segment away. It is idempotent. A worker that takes segments away itself has done no harm.
 func (g *Segment) Unlink() error {
@@ -156,19 +188,22 @@ func (g *Segment) Unlink() error {
 		return nil
 	}
 	g.gone = true
-	g.Seal()
+	g.release()
 	g.store.bytes.Add(int64(-g.size))
-	err := os.Remove(filepath.Join(g.store.opts.Dir, g.name))
-	if errors.Is(err, os.ErrNotExist) {
+	if !g.made {
 		return nil
 	}
-	return err
+	if err := os.Remove(g.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Sweep takes away segments of processes that are gone, and returns how many it took. Processes of another container may
 // share the folder and not be visible from here: only segments that are old, and this user's own, are taken, so that
-// nothing that is still waited for is lost.
+// nothing that is still waited for is lost. Memory that nobody uses at the moment is given back.
 func (s *Store) Sweep(now time.Time) (int, error) {
+	s.staging.drop(false)
 	entries, err := os.ReadDir(s.opts.Dir)
 	if err != nil {
 		return 0, fmt.Errorf("look for stale segments: %w", err)

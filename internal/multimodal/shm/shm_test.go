@@ -1,16 +1,20 @@
 package shm_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/portico-llm/portico/internal/multimodal/shm"
 )
@@ -43,8 +47,11 @@ func TestSegments(t *testing.T) {
 		for j := range g.Bytes() {
 			g.Bytes()[j] = byte(i + 'a')
 		}
-		g.Seal()
-		g.Seal()
+		for range 2 {
+			if err := g.Seal(g.Size()); err != nil {
+				t.Error(err)
+			}
+		}
 		path := filepath.Join(dir, g.Name())
 		data, err := os.ReadFile(path)
 		if err != nil || len(data) != g.Size() || (len(data) > 0 && (data[0] != byte(i+'a') || data[len(data)-1] != byte(i+'a'))) {
@@ -92,14 +99,143 @@ func TestSegments(t *testing.T) {
 // TestNoRoom: a system without room is a failure, not the end of the process.
 func TestNoRoom(t *testing.T) {
 	s := shm.New(shm.Options{Bytes: 1 << 60})
-	if _, err := s.Create([]int{1 << 50}); err == nil {
-		t.Error("a segment of a pebibyte")
+	if _, err := s.Create([]int{1 << 50}); !errors.Is(err, shm.ErrFull) {
+		t.Errorf("a segment of a pebibyte: %v", err)
 	}
 	if s.Bytes() != 0 {
 		t.Errorf("%d bytes stay", s.Bytes())
 	}
 	if _, err := shm.New(shm.Options{Dir: filepath.Join(t.TempDir(), "none")}).Create([]int{1}); err == nil {
 		t.Error("a segment in a folder that isn't there")
+	}
+}
+
+// TestSeal: the file has what was written and no more, whatever its memory held before.
+func TestSeal(t *testing.T) {
+	dir := t.TempDir()
+	s := shm.New(shm.Options{Dir: dir})
+	defer s.Close()
+	for _, text := range []string{"a long secret", "short"} {
+		segments, err := s.Create([]int{1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := segments[0]
+		if g.Seal(1001) == nil || g.Seal(-1) == nil {
+			t.Error("a file longer than its memory")
+		}
+		if err := g.Seal(copy(g.Bytes(), text)); err != nil || g.Bytes() != nil {
+			t.Errorf("%v, and the memory is still there: %t", err, g.Bytes() != nil)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, g.Name())); err != nil || string(data) != text {
+			t.Errorf("got %q, %v", data, err)
+		}
+		if err := g.Unlink(); err != nil {
+			t.Error(err)
+		}
+	}
+	// A segment that never became a file, and one whose name is taken, leave nothing.
+	segments, err := s.Create([]int{10, 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, segments[1].Name()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := segments[1].Seal(10); err == nil {
+		t.Error("a file in the place of a folder")
+	}
+	for _, g := range segments {
+		if err := g.Unlink(); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := names(t, dir); len(left) != 1 || s.Bytes() != 0 {
+		t.Errorf("%v stay, and %d bytes", left, s.Bytes())
+	}
+}
+
+// TestMemory: segments at the same time never share memory, also when it was used before.
+func TestMemory(t *testing.T) {
+	dir := t.TempDir()
+	s := shm.New(shm.Options{Dir: dir})
+	sizes := []int{1, 70 << 10, 3 << 20, 0}
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			for round := range 5 {
+				n := sizes[(worker+round)%len(sizes)]
+				segments, err := s.Create([]int{n, 100})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mark := byte(1 + worker + 10*round)
+				want := [][]byte{bytes.Repeat([]byte{mark}, n), bytes.Repeat([]byte{mark + 100}, 100)}
+				for i, g := range segments {
+					copy(g.Bytes(), want[i])
+				}
+				for i, g := range segments {
+					if err := g.Seal(g.Size()); err != nil {
+						t.Error(err)
+					}
+					if data, err := os.ReadFile(filepath.Join(dir, g.Name())); err != nil || !bytes.Equal(data, want[i]) {
+						t.Errorf("a segment of %d bytes has another's, %v", n, err)
+					}
+					if err := g.Unlink(); err != nil {
+						t.Error(err)
+					}
+				}
+				if round == 3 {
+					if _, err := s.Sweep(time.Now()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// More than is kept; the memory isn't touched, so it costs nothing.
+	if _, err := s.Create([]int{40 << 20, 40 << 20, 1 << 40}); !errors.Is(err, shm.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+	s.Close()
+	if left := names(t, dir); len(left) != 0 || s.Bytes() != 0 {
+		t.Errorf("%v stay, and %d bytes", left, s.Bytes())
+	}
+}
+
+// TestNoSpace: a file system that fills up after memory was given is a failure of Seal, and leaves no file.
+func TestNoSpace(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	s := shm.New(shm.Options{Dir: dir})
+	defer s.Close()
+	segments, err := s.Create([]int{100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The bound of a file's size fails as a full file system does: in the middle of the file.
+	signal.Ignore(unix.SIGXFSZ)
+	defer signal.Reset(unix.SIGXFSZ)
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 50_000, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err = segments[0].Seal(100_000)
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EFBIG) {
+		t.Errorf("got %v", err)
+	}
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("%v stay", left)
+	}
+	if err := segments[0].Unlink(); err != nil || s.Bytes() != 0 {
+		t.Errorf("%v, and %d bytes stay", err, s.Bytes())
 	}
 }
 
@@ -142,6 +278,9 @@ func TestSweep(t *testing.T) {
 	s := shm.New(shm.Options{Dir: dir})
 	mine, err := s.Create([]int{1})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mine[0].Seal(1); err != nil {
 		t.Fatal(err)
 	}
 	keep = append(keep, mine[0].Name())

@@ -80,7 +80,10 @@ func (b *Batch) describeSegments(modality string, lengths []int, hashes []string
 		if lengths[i] > seg.Size() {
 			return nil, errLength
 		}
-		seg.Seal()
+		if err := seg.Seal(lengths[i]); err != nil {
+			b.t.metrics.refused.Inc()
+			return nil, fmt.Errorf("%w: %w", ErrNone, err)
+		}
 		m.Items[i] = shmItem{seg.Name(), lengths[i]}
 	}
 	return json.Marshal(&m)

@@ -154,6 +154,7 @@ func (t *Transfer) sweep(ctx context.Context) error {
 // and after Run has returned.
 func (t *Transfer) Close() error {
 	err := t.cleanups.Stop()
+	t.segments.Close()
 	if t.agent == nil {
 		return err
 	}

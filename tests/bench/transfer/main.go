@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,13 +103,33 @@ func (t times) String() string {
 	return fmt.Sprintf("p50 %.4f ms, p95 %.4f ms", ms(.5), ms(.95))
 }
 
+// goal tells whether the median is within a bound.
+func (t times) goal(bound time.Duration) string {
+	slices.Sort(t)
+	verdict := "met"
+	if t[len(t)/2] > bound {
+		verdict = "MISSED"
+	}
+	return fmt.Sprintf("goal %v: %s", bound, verdict)
+}
+
+// load tells how busy the machine has been within the last minute.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "load unknown"
+	}
+	one, _, _ := strings.Cut(string(text), " ")
+	return fmt.Sprintf("load %s on %d cores", one, runtime.NumCPU())
+}
+
 // costs measures preparing and releasing, with a reader of our own that reads at once.
 func (s *settings) costs() error {
 	n := 200
 	if s.short {
 		n = 50
 	}
-	fmt.Printf("preparing and releasing, %d times each:\n", n)
+	fmt.Printf("preparing and releasing, %d times each; %s\n", n, load())
 	t, end, err := s.open(transfer.Options{NIXL: true})
 	if err != nil {
 		return err
@@ -135,7 +156,8 @@ func (s *settings) costs() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("  NIXL, 7 MB: take and describe %v; with copying %v; release after the read %v\n", got.prepare, got.copied, got.release)
+	fmt.Printf("  NIXL, 7 MB: take and describe %v (%s); with copying %v; release after the read %v (%s)\n", got.prepare,
+		got.prepare.goal(300*time.Microsecond), got.copied, got.release, got.release.goal(5*time.Microsecond))
 	if err := reader.Close(); err != nil {
 		return err
 	}
@@ -150,7 +172,8 @@ func (s *settings) costs() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("  shared memory, 20 MB: make and describe %v; with copying %v; release %v, beside the answer\n", got.prepare, got.copied, got.release)
+	fmt.Printf("  shared memory, 20 MB: make and describe %v; with copying %v (%s); release %v, beside the answer\n", got.prepare,
+		got.copied, got.copied.goal(16*time.Millisecond), got.release)
 	return end()
 }
 
