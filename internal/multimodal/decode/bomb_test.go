@@ -1,8 +1,11 @@
 package decode_test
 
 import (
+	"bytes"
 	"compress/gzip"
+	"compress/lzw"
 	"context"
+	"encoding/binary"
 	"io"
 	"os"
 	"os/exec"
@@ -62,12 +65,41 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// gifBomb returns a GIF of a black square.
+func gifBomb(side int) []byte {
+	size := binary.LittleEndian.AppendUint16(nil, uint16(side))
+	size = append(size, size...)
+	var packed, out bytes.Buffer
+	w := lzw.NewWriter(&packed, lzw.LSB, 2)
+	row := make([]byte, side)
+	for range side {
+		_, _ = w.Write(row) // a buffer doesn't fail
+	}
+	_ = w.Close()
+	out.WriteString("GIF89a")
+	out.Write(size)
+	out.Write([]byte{0xf0, 0, 0, 0, 0, 0, 9, 9, 9, ',', 0, 0, 0, 0})
+	out.Write(size)
+	out.Write([]byte{0, 2})
+	for packed.Len() > 0 {
+		block := packed.Next(255)
+		out.WriteByte(byte(len(block)))
+		out.Write(block)
+	}
+	out.Write([]byte{0, ';'})
+	return out.Bytes()
+}
+
 func decodeBombs(t *testing.T) {
 	pool := decode.New(decode.Options{Workers: 4})
 	defer pool.Close()
 	group := lifecycle.New(t.Context())
-	rows, whole := bomb(t, "bomb.png.gz"), bomb(t, "bomb-interlaced.png.gz")
-	for _, data := range [][]byte{rows, whole, whole} {
+	whole := bomb(t, "bomb-interlaced.png.gz")
+	files := [][]byte{bomb(t, "bomb.png.gz"), whole, whole, gifBomb(12000)}
+	for _, name := range []string{"bomb.jpg.gz", "bomb.webp.gz", "bomb-lossy.webp.gz"} { // the first is progressive
+		files = append(files, bomb(t, name))
+	}
+	for _, data := range files {
 		file := multimodal.File{Path: part, Data: data}
 		h, err := pool.Header(file)
 		if err != nil {

@@ -10,8 +10,14 @@ import (
 	"github.com/portico-llm/portico/internal/multimodal/decode"
 )
 
-// seed adds the golden files to a fuzz target, whole and cut off.
+// seed adds the golden files and the odd ones to a fuzz target, whole and cut off: every format, and most of their kinds.
 func seed(f *testing.F) {
+	formats := map[string]bool{}
+	for name, data := range oddFiles(f) {
+		formats[filepath.Ext(name)] = true
+		f.Add(data)
+		f.Add(data[:len(data)/2])
+	}
 	files, err := filepath.Glob(filepath.Join(goldens, "files", "*"))
 	if err != nil || len(files) == 0 {
 		f.Fatal(files, err)
@@ -22,8 +28,14 @@ func seed(f *testing.F) {
 			f.Fatal(err)
 		}
 		if len(data) < 24<<10 {
+			formats[filepath.Ext(name)] = true
 			f.Add(data)
 			f.Add(data[:len(data)/2])
+		}
+	}
+	for _, ext := range []string{".jpg", ".png", ".webp", ".gif", ".bmp"} {
+		if !formats[ext] {
+			f.Fatalf("no seed of %s", ext)
 		}
 	}
 }

@@ -77,6 +77,33 @@ func TestDecodeEqualsPIL(t *testing.T) {
 	}
 }
 
+// oddFiles returns files of the rarer kinds, by name.
+func oddFiles(t testing.TB) map[string][]byte {
+	t.Helper()
+	packed, err := os.Open(filepath.Join(goldens, "odd.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]byte{}
+	for archive := tar.NewReader(z); ; {
+		entry, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[entry.Name], err = io.ReadAll(archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestOddFiles: the rarer kinds of files, too, become what PIL makes of them: every depth and colour of PNG, whole and
 // interlaced; every BMP; GIFs whose frame isn't the screen; all orientations; small JPEGs with every sampling.
 func TestOddFiles(t *testing.T) {
@@ -91,42 +118,22 @@ func TestOddFiles(t *testing.T) {
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
-	packed, err := os.Open(filepath.Join(goldens, "odd.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer packed.Close()
-	z, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
 	pool := decode.New(decode.Options{})
 	defer pool.Close()
-	seen := 0
-	for archive := tar.NewReader(z); ; seen++ {
-		entry, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+	files := oddFiles(t)
+	for name, data := range files {
 		got, err := pool.Decode(context.Background(), multimodal.File{Path: part, Data: data}, nil)
 		if err != nil {
-			t.Errorf("%s: %v", entry.Name, err)
+			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		sum, w := sha256.Sum256(got.Data), want[entry.Name]
+		sum, w := sha256.Sum256(got.Data), want[name]
 		if got.Height != w.Shape[0] || got.Width != w.Shape[1] || hex.EncodeToString(sum[:]) != w.SHA256 {
-			t.Errorf("%s: %d x %d pixels differ from PIL's, %v", entry.Name, got.Height, got.Width, w.Shape)
+			t.Errorf("%s: %d x %d pixels differ from PIL's, %v", name, got.Height, got.Width, w.Shape)
 		}
 	}
-	if seen != len(want) || seen < 100 {
-		t.Errorf("%d files of %d", seen, len(want))
+	if len(files) != len(want) || len(files) < 100 {
+		t.Errorf("%d files of %d", len(files), len(want))
 	}
 }
 
@@ -270,5 +277,41 @@ func TestQueue(t *testing.T) {
 	}
 	if _, err := pool.Decode(context.Background(), golden(t, "tiny.png"), nil); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestForeignTables: a JPEG that lacks tables is refused whatever was decoded before it: those of another client's image
+// aren't used for it.
+func TestForeignTables(t *testing.T) {
+	pool := decode.New(decode.Options{Workers: 1}) // one decoder for all
+	defer pool.Close()
+	for _, name := range []string{"gray.jpg", "q422.jpg", "q444_progressive.jpg"} {
+		whole := golden(t, name)
+		without := multimodal.File{Path: part}
+		for data := whole.Data; len(data) > 0; {
+			n := 2 // the start of the image
+			if data[1] != 0xd8 {
+				n += int(data[2])<<8 | int(data[3])
+			}
+			if data[1] == 0xda {
+				n = len(data) // the scan, and what follows it
+			}
+			if data[1] != 0xdb {
+				without.Data = append(without.Data, data[:n]...)
+			}
+			data = data[n:]
+		}
+		if len(without.Data) >= len(whole.Data) {
+			t.Fatalf("%s has no tables", name)
+		}
+		for range 2 {
+			_, err := pool.Decode(t.Context(), without, nil)
+			if fault.KindOf(err) != fault.BadRequest || !strings.Contains(fault.From(err).Message, "uantization table") {
+				t.Errorf("%s without its tables: %v", name, err)
+			}
+			if _, err := pool.Decode(t.Context(), whole, nil); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

@@ -95,7 +95,7 @@ void portico_jpeg_free(portico_jpeg *j)
 	free(j);
 }
 
-/* Sets up a state of zeros. */
+/* Sets up a state of zeros, or one whose decompressor has been destroyed. */
 static int set_up(portico_jpeg *j)
 {
 	j->info.err = jpeg_std_error(&j->errors);
@@ -141,8 +141,11 @@ static int planar(const struct jpeg_decompress_struct *c)
 int portico_jpeg_open(portico_jpeg *j, const uint8_t *data, size_t len, portico_jpeg_info *out)
 {
 	struct jpeg_decompress_struct *c = &j->info;
+	/* libjpeg keeps tables from one file to the next, and one without any would be decoded with a stranger's. */
 	if (setjmp(j->back)) return -1;
-	jpeg_abort_decompress(c);
+	jpeg_destroy_decompress(c);
+	if (set_up(j)) return -1;
+	if (setjmp(j->back)) return -1;
 	j->ended = j->starved = 0;
 	j->source.next_input_byte = data;
 	j->source.bytes_in_buffer = len;

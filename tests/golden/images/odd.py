@@ -147,6 +147,18 @@ def jpegs():
                 restart_marker_blocks=3 if i == 4 else 0)
 
 
+def other_bombs(side):
+    """The same as other formats."""
+    Image.MAX_IMAGE_PIXELS = None
+    for name, mode, options in [("bomb.jpg.gz", "JPEG", {"quality": 75, "progressive": True}),
+                                ("bomb.webp.gz", "WEBP", {"lossless": True, "method": 0, "quality": 0}),
+                                ("bomb-lossy.webp.gz", "WEBP", {"method": 0, "quality": 0})]:
+        plain = io.BytesIO()
+        Image.new("RGB", (side, side)).save(plain, mode, **options)
+        (pathlib.Path(__file__).parent / name).write_bytes(gzip.compress(plain.getvalue(), 9, mtime=0))
+
+
+other_bombs(12000)
 bomb("bomb.png.gz", 12000, 0)
 bomb("bomb-interlaced.png.gz", 12000, 1)
 for group in (pngs, bmps, gifs, orientations, jpegs):
