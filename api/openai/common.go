@@ -1,6 +1,9 @@
 package openai
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // Common holds what chat and completion requests share: sampling, stops, guided decoding and extensions. Nil is absent.
 type Common struct {
@@ -120,12 +123,7 @@ func (x *NvExt) Wants(annotation string) bool {
 		return false
 	}
 	// Lists are a handful of names: a set would cost more than it saves.
-	for _, a := range x.Annotations {
-		if a == annotation {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(x.Annotations, annotation)
 }
 
 // HasExtra reports whether the client asked for the named extra response field. A nil NvExt has none.
@@ -133,10 +131,5 @@ func (x *NvExt) HasExtra(field string) bool {
 	if x == nil {
 		return false
 	}
-	for _, f := range x.ExtraFields {
-		if f == field {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(x.ExtraFields, field)
 }

@@ -1,6 +1,9 @@
 package openai
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // ResponsesRequest is the body of POST /v1/responses and /v1/responses/input_tokens. Nil is absent.
 type ResponsesRequest struct {
@@ -45,12 +48,7 @@ type ResponsesRequest struct {
 
 // Wants reports whether the client asked for a further member of the answer's items.
 func (r *ResponsesRequest) Wants(what string) bool {
-	for _, s := range r.Include {
-		if s == what {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.Include, what)
 }
 
 // Reasoning says how much a model is to think, and how much of it is told.

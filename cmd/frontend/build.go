@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -194,8 +195,8 @@ func (a *app) close(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	// One that fails doesn't keep the others from being released; all share the time.
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		errs = append(errs, a.closers[i](ctx))
+	for _, release := range slices.Backward(a.closers) {
+		errs = append(errs, release(ctx))
 	}
 	_ = a.parts.Stop() // its failure was reported by cause
 	return errors.Join(errs...)
@@ -367,7 +368,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 		PoolSize: a.cfg.TCP.PoolSize, ConnectTimeout: a.cfg.TCP.ConnectTimeout, AckTimeout: a.cfg.TCP.RequestTimeout,
 		MaxMessage: a.cfg.TCP.MaxMessageSize, Registerer: a.registry, Log: log})
 	a.onClose(func(context.Context) error { return tcpPlane.Close() })
-	natsPlane, err := a.natsPlane(ctx, e, log)
+	natsPlane, err := a.natsPlane(e, log)
 	if err != nil {
 		return nil, err
 	}
@@ -417,7 +418,7 @@ func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, e
 
 // natsPlane connects when the first request needs it, or at once when NATS is the default plane. A server without NATS
 // at all is the rule where workers speak TCP, so an absent one is no failure by itself.
-func (a *app) natsPlane(ctx context.Context, e *embedded, log *slog.Logger) (*nats.Plane, error) {
+func (a *app) natsPlane(e *embedded, log *slog.Logger) (*nats.Plane, error) {
 	n := a.cfg.NATS
 	// Files are read now: a wrong path is a failure of the start.
 	tlsConfig, err := n.TLS.Config()

@@ -110,7 +110,6 @@ type fleet struct {
 type fleetRecord struct {
 	ns, name, source string
 	id               uint64
-	aliases          []string
 }
 
 // settle chooses for each model the card that is served: the one before, while any record has it.

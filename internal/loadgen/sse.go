@@ -139,7 +139,7 @@ func (s *stream) data(d []byte, now time.Time) error {
 	if i := bytes.Index(d, usageKey); i >= 0 {
 		s.hasUsage = true
 		s.prompt, s.completion = numberAfter(d[i:], promptKey), numberAfter(d[i:], completeKey)
-	} else if bytes.Index(d, choicesKey) < 0 {
+	} else if !bytes.Contains(d, choicesKey) {
 		// OpenAI wraps an error in "error"; Dynamo's flat form has a message at the top.
 		if bytes.Contains(d, errorKey) || bytes.Contains(d, []byte(`"message"`)) {
 			return &failure{ErrorEvent, clip(d)}

@@ -185,7 +185,7 @@ type Dispatcher interface {
 	Dispatch(ctx context.Context, call *Call) (Stream, error)
 }
 
-// ErrStop, returned by the function given to Each, ends the stream in good order: the worker is told to stop
+// ErrStop ends a stream in good order when the function given to Each returns it: the worker is told to stop
 // generating, and Each returns nil.
 var ErrStop = errors.New("stop generating")
 

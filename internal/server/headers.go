@@ -31,7 +31,7 @@ func newID() string {
 	hex.Encode(s[14:18], b[6:8])
 	hex.Encode(s[19:23], b[8:10])
 	hex.Encode(s[24:], b[10:])
-	// Eight, four, four, four and twelve digits: the usual form.
+	// Eight digits, three times four, and twelve: the usual form.
 	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
 	return string(s[:])
 }

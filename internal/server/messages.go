@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,7 +89,7 @@ func tellStops(req *openai.ChatRequest) {
 		x = *req.NvExt
 	}
 	if !x.HasExtra("stop_reason") {
-		x.ExtraFields = append(x.ExtraFields[:len(x.ExtraFields):len(x.ExtraFields)], "stop_reason")
+		x.ExtraFields = append(slices.Clip(x.ExtraFields), "stop_reason")
 	}
 	req.NvExt = &x
 }

@@ -56,7 +56,7 @@ func TestTrace(t *testing.T) {
 	has := attribute.NewSet(root.Attributes()...)
 	for _, a := range want {
 		if v, ok := has.Value(a.Key); !ok || v != a.Value {
-			t.Errorf("%s is %v, want %v", a.Key, v.Emit(), a.Value.Emit())
+			t.Errorf("%s is %v, want %v", a.Key, v.String(), a.Value.String())
 		}
 	}
 	if v, _ := has.Value("gen_ai.response.id"); !strings.HasPrefix(v.AsString(), "chatcmpl-") {
@@ -64,7 +64,7 @@ func TestTrace(t *testing.T) {
 	}
 	failed := attribute.NewSet(spans["POST /v1/completions"].Attributes()...)
 	if v, _ := failed.Value("error.type"); v.AsString() != "not_found" {
-		t.Errorf("error.type: %v", v.Emit())
+		t.Errorf("error.type: %v", v.String())
 	}
 	if !strings.Contains(d.Calls()[0].Call.Traceparent, trace) {
 		t.Errorf("the worker got %q", d.Calls()[0].Call.Traceparent)

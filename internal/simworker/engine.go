@@ -50,5 +50,5 @@ type Output interface {
 // ErrStopped is what Output methods return after the frontend asked to stop.
 var ErrStopped = errors.New("stopped by the frontend")
 
-// ErrDie, returned by an engine, breaks the connection off without any end mark, as a killed process does.
+// ErrDie from an engine breaks the connection off without any end mark, as a killed process does.
 var ErrDie = errors.New("die")

@@ -94,7 +94,7 @@ func (p *natsPlane) stop() {
 	if p.sub != nil && p.sub.Unsubscribe() == nil {
 		// Once the server has answered, it sends nothing more here: no request is lost on the way. When it doesn't
 		// answer there is nobody who could send one.
-		p.conn.FlushTimeout(flushTimeout)
+		_ = p.conn.FlushTimeout(flushTimeout)
 	}
 	if p.own {
 		p.conn.Close()

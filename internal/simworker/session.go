@@ -179,7 +179,7 @@ func (s *session) answer(ctx context.Context) error {
 	// Handshake and prologue go out in one write. Only the fault that stops between them needs them apart.
 	s.frame = worker.AppendHandshake(s.frame[:0], subject, worker.StreamResponse)
 	if s.fault.Kind == HandshakeOnly {
-		s.write(s.frame)
+		_ = s.write(s.frame) // the connection ends in any case
 		return errFault
 	}
 	if err := s.admit(); err != nil {

@@ -91,7 +91,7 @@ func (f *Fetcher) local(b *batch, raw string) ([]byte, error) {
 	if err != nil || !filepath.IsLocal(path) {
 		return nil, refuse("is a file outside the folder that is allowed here")
 	}
-	// Which of the reasons it is is not told: what exists in a folder may be nobody's business.
+	// Nobody is told which of the reasons it is: what exists in a folder may be nobody's business.
 	file, err := f.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, refuse("is a file that can not be read").because(err)

@@ -153,7 +153,7 @@ func (w *rewriter) appendMessage(dst []byte, n int, m *message, mark bool) ([]by
 		case v == m.toolCalls && isArray(value):
 			dst, err = w.appendToolCalls(dst, v)
 		case v == m.function && isObject(value):
-			dst, err = w.appendFunction(dst, v)
+			dst = w.appendFunction(dst, v)
 		default:
 			dst = append(dst, value...)
 		}
@@ -377,23 +377,22 @@ func (w *rewriter) appendToolCalls(dst []byte, calls span) ([]byte, error) {
 		}
 		dst = append(dst, w.raw[copied:function.from]...)
 		copied = function.to
-		var err error
-		dst, err = w.appendFunction(dst, function)
-		return err
+		dst = w.appendFunction(dst, function)
+		return nil
 	})
 	return append(dst, w.raw[copied:calls.to]...), err
 }
 
 // appendFunction writes one function of a call with its arguments in the form the template takes.
-func (w *rewriter) appendFunction(dst []byte, function span) ([]byte, error) {
+func (w *rewriter) appendFunction(dst []byte, function span) []byte {
 	// Of equal names the last one counts, and it alone is rewritten.
 	args, ok := member(w.raw, function, "arguments")
 	if !ok {
-		return append(dst, function.in(w.raw)...), nil
+		return append(dst, function.in(w.raw)...)
 	}
 	dst = append(dst, w.raw[function.from:args.from]...)
 	dst = appendArguments(dst, args.in(w.raw), w.traits.arguments)
-	return append(dst, w.raw[args.to:function.to]...), nil
+	return append(dst, w.raw[args.to:function.to]...)
 }
 
 // appendArguments writes a call's arguments. A string that holds no JSON stays a string: it is what a model once wrote,

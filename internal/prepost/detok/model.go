@@ -175,7 +175,8 @@ func (m *Model) Decode(ids []prepost.TokenID, skipSpecial bool) (string, error) 
 		return m.decode(ids, skipSpecial)
 	}
 	d := m.NewDecoder(nil, skipSpecial)
-	out, err := make([]byte, 0, 4*len(ids)), error(nil)
+	var err error
+	out := make([]byte, 0, 4*len(ids))
 	for _, id := range ids {
 		if out, err = d.Push(out, id); err != nil {
 			return "", err

@@ -18,8 +18,7 @@ type tags struct {
 	lines     bool   // a value stands on lines of its own: one newline on each side belongs to the markup
 	nested    string // stands before each tag where values are made of tags themselves
 	whole     string // the beginning of a tag whose text is all the arguments, in JSON
-	wholeEnd  string
-	open      bool // values without a declared type are JSON if they can be
+	open      bool   // values without a declared type are JSON if they can be
 }
 
 // element is a call under construction, and the parameter being read. The arguments are written as a JSON object, one
@@ -567,7 +566,7 @@ func nestedValue(b []byte, mark string, depth int) (out []byte, v verdict) {
 func cutElement(b []byte, mark, name string) (inner, rest []byte, ok bool) {
 	open, shut := []byte(mark+"<"+name+">"), []byte(mark+"</"+name+">")
 	depth := 1
-	for i := 0; i < len(b); i++ {
+	for i := range b {
 		switch {
 		case bytes.HasPrefix(b[i:], open):
 			depth++

@@ -75,7 +75,8 @@ func (r *reader) inString() bool { return r.quote != "" }
 func (r *reader) feed(b []byte, last bool) (int, verdict) {
 	i := 0
 	for i < len(b) {
-		n, v := 0, more
+		var n int
+		var v verdict
 		if r.quote != "" {
 			n, v = r.inner(b[i:], last)
 		} else {

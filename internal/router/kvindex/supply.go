@@ -20,7 +20,7 @@ type shortage struct {
 }
 
 // short tells what the shard, whose lock the caller holds, will need soon.
-func (sh *shard) short() (s shortage, any bool) {
+func (sh *shard) short() (s shortage, needed bool) {
 	s.chunk = sh.slab.spare == nil && sh.slab.whole < fewPages
 	s.segs = sh.moreSegs == nil && len(sh.free) < fewSegs
 	s.words = sh.words
@@ -37,9 +37,9 @@ func (sh *shard) short() (s shortage, any bool) {
 func (x *Index) done(sh *shard) {
 	x.settle(sh)
 	sh.verify()
-	s, any := sh.short()
+	s, needed := sh.short()
 	sh.unlock()
-	if any {
+	if needed {
 		x.supply(sh, s)
 	}
 }

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math"
 	"strconv"
@@ -205,5 +206,5 @@ func isObject(raw []byte) bool {
 	}
 	// Anything behind the object makes it something else.
 	_, err := dec.ReadToken()
-	return err == io.EOF
+	return errors.Is(err, io.EOF)
 }

@@ -1,7 +1,9 @@
 package validate
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/portico-llm/portico/api/openai"
 )
@@ -131,18 +133,12 @@ func truncation(n *int64) error {
 
 // among checks that a string is one of a few.
 func among(name string, v *string, allowed ...string) error {
-	if v == nil {
+	if v == nil || slices.Contains(allowed, *v) {
 		return nil
 	}
-	list := ""
+	quoted := make([]string, len(allowed))
 	for i, a := range allowed {
-		if *v == a {
-			return nil
-		}
-		if i > 0 {
-			list += ", "
-		}
-		list += strconv.Quote(a)
+		quoted[i] = strconv.Quote(a)
 	}
-	return refuse(name, "`%s` must be one of %s, not %.64q", name, list, *v)
+	return refuse(name, "`%s` must be one of %s, not %.64q", name, strings.Join(quoted, ", "), *v)
 }
