@@ -694,3 +694,31 @@ func TestIdleStreamMemory(t *testing.T) {
 		s.Close()
 	}
 }
+
+// TestIdleTimeoutWaitsForTheUser checks that the time a stream's user takes isn't held against the worker, whether the
+// items in question had come with the one before or come meanwhile.
+func TestIdleTimeoutWaitsForTheUser(t *testing.T) {
+	for _, at := range []int{1, 2} {
+		l := listen(t, callhome.Options{})
+		s, p := begin(t.Context(), t, l)
+		p.send(data("a"))
+		items := 0
+		err := s.Each(100*time.Millisecond, func(body []byte, _ bool) (bool, error) {
+			items++
+			if items == at {
+				time.Sleep(250 * time.Millisecond)
+			}
+			if items == 1 {
+				p.send(data("b"))
+			}
+			if items == 2 {
+				p.send(data(final), sentinel)
+			}
+			return string(body) == final, nil
+		})
+		if err != nil || items != 3 {
+			t.Errorf("slow at item %d: %d items, %v", at, items, err)
+		}
+		s.Close()
+	}
+}

@@ -337,8 +337,11 @@ const probeAfter = 500 * time.Millisecond
 // pump reads until step says that it is done, which it asks first, as something may have been read before. It returns
 // what step left in s.err, or why reading ended.
 func (s *Stream) pump(step func() bool) error {
-	if s.in.buffered() > 0 && step() {
-		return s.outcome()
+	if s.in.buffered() > 0 {
+		if step() {
+			return s.outcome()
+		}
+		s.alive()
 	}
 	s.rest()
 	s.step = step
@@ -396,18 +399,23 @@ func (s *Stream) readable(fd uintptr) bool {
 			return true
 		}
 		s.in.filled(n)
-		// Any bytes count as a sign of life, a part of a frame too.
-		if s.idle > 0 {
-			s.limit = time.Now().Add(s.idle)
-		}
 		if s.step() {
 			return true
 		}
+		s.alive()
 		if n < len(room) {
 			s.rest()
 			s.probe()
 			return false
 		}
+	}
+}
+
+// alive moves the limit: any bytes count as a sign of life, a part of a frame too. It comes after they were used, as a
+// worker may fill its side of the connection, and then wait, while their user takes its time.
+func (s *Stream) alive() {
+	if s.idle > 0 {
+		s.limit = time.Now().Add(s.idle)
 	}
 }
 
