@@ -3,9 +3,11 @@ package server_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -212,6 +214,36 @@ func TestUnreadBody(t *testing.T) {
 		if took := time.Since(begin); took > time.Second {
 			t.Errorf("%q: %q, %v after %v", request, line, err, took)
 		}
+	}
+}
+
+// TestUnreadAnswers checks that a client that asks and asks and never reads loses its connection, whatever it asks for.
+func TestUnreadAnswers(t *testing.T) {
+	s := start(t, testkit.Play(hello), func(o *server.Options) {
+		o.BodyTimeout, o.Stream.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond
+		o.OpenAPI = []byte(`{"info":{"title":"` + strings.Repeat("x", 256<<10) + `"}}`)
+	})
+	long := `{"messages":[{"role":"user","content":"hi"}],"model":"` + strings.Repeat("x", 4<<10) + `"}`
+	for name, request := range map[string]string{
+		"a lesser handler": "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n",
+		"a refusal": fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+			"Content-Length: %d\r\n\r\n%s", len(long), long),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := s.dial(t)
+			_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
+			_ = c.SetWriteDeadline(time.Now().Add(30 * time.Second))
+			requests := []byte(strings.Repeat(request, max(1, (64<<10)/len(request))))
+			for {
+				_, err := c.Write(requests)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal("the server waits for ever")
+				}
+				if err != nil {
+					return // the connection has been closed
+				}
+			}
+		})
 	}
 }
 

@@ -96,16 +96,21 @@ func (x *exchange) answer(p *pipeline.Prepared, how form) error {
 
 // write answers with a whole body.
 func (x *exchange) write(body []byte) error {
-	h := x.w.Header()
-	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	// A client that doesn't read its answer must not keep the connection for ever.
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.opts.Stream.WriteTimeout))
+	x.s.writeWithin(x.w, x.s.opts.Stream.WriteTimeout)
 	x.answered = true
-	if _, err := x.w.Write(body); err != nil {
+	if err := writeJSON(x.w, body); err != nil {
 		return errGone.Because(err)
 	}
 	return nil
+}
+
+// writeJSON answers with a body that is there whole.
+func writeJSON(w http.ResponseWriter, body []byte) error {
+	h := w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	_, err := w.Write(body)
+	return err
 }
 
 // The header's value and the failure of a write, made once.

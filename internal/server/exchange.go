@@ -86,9 +86,11 @@ func echo(w http.ResponseWriter, r *http.Request, id string) {
 	w.Header()["X-Request-Id"] = []string{id}
 }
 
-// identified makes a lesser handler's answers carry an id too: clients show it with every error.
-func identified(next http.HandlerFunc) http.HandlerFunc {
+// identified makes a lesser handler's answers carry an id too: clients show it with every error. They are there at once,
+// so one deadline for writing does for all that the request takes.
+func (s *Server) identified(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		s.writeWithin(w, s.opts.BodyTimeout+s.opts.Stream.WriteTimeout)
 		echo(w, r, newID())
 		next(w, r)
 	}
@@ -127,7 +129,13 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	x.answered = true
+	x.s.writeWithin(x.w, x.s.opts.Stream.WriteTimeout)
 	x.errors.write(x.w, f)
+}
+
+// writeWithin bounds what an answer takes from now on: a client that doesn't read must not keep the connection for ever.
+func (s *Server) writeWithin(w http.ResponseWriter, timeout time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout)) // not every ResponseWriter has one
 }
 
 // log notes failures that somebody has to mend: ours, and the workers', whose texts no client is shown. A client's

@@ -113,13 +113,7 @@ func (x *exchange) countTokens() error {
 	if err != nil {
 		return a.own.Own(err)
 	}
-	x.answered = true
-	body := append(strconv.AppendInt([]byte(`{"input_tokens":`), int64(n), 10), '}')
-	h := x.w.Header()
-	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	_, _ = x.w.Write(body) // a client that has left doesn't read it
-	return nil
+	return x.write(append(strconv.AppendInt([]byte(`{"input_tokens":`), int64(n), 10), '}'))
 }
 
 // anthropicVersion is the header by which clients of Anthropic's API are known: all of them send it.

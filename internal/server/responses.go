@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 
 	"github.com/go-chi/chi/v5"
@@ -24,11 +23,11 @@ func (s *Server) responsesRoutes(r chi.Router, path string) {
 	r.Post(path, s.inference(endpointResponses, (*exchange).responses))
 	r.Post(path+"/input_tokens", s.inference(endpointInputTokens, (*exchange).inputTokens))
 	for _, m := range [...]string{http.MethodGet, http.MethodHead} {
-		r.Method(m, path+"/{id}", identified(s.keptResponse))
-		r.Method(m, path+"/{id}/input_items", identified(s.keptInput))
+		r.Method(m, path+"/{id}", s.identified(s.keptResponse))
+		r.Method(m, path+"/{id}/input_items", s.identified(s.keptInput))
 	}
-	r.Delete(path+"/{id}", identified(s.forgetResponse))
-	r.Post(path+"/{id}/cancel", identified(s.cancelResponse))
+	r.Delete(path+"/{id}", s.identified(s.forgetResponse))
+	r.Post(path+"/{id}/cancel", s.identified(s.cancelResponse))
 }
 
 // asked is a responses request, ready to be prepared.
@@ -164,18 +163,7 @@ func (x *exchange) inputTokens() error {
 	if err != nil {
 		return responses.InTerms(err)
 	}
-	x.answered = true
-	writeJSON(x.w, strconv.AppendInt([]byte(`{"object":"response.input_tokens","input_tokens":`), int64(n), 10), '}')
-	return nil
-}
-
-// writeJSON answers with a body that is there whole.
-func writeJSON(w http.ResponseWriter, body []byte, end ...byte) {
-	body = append(body, end...)
-	h := w.Header()
-	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	_, _ = w.Write(body) // a client that has left doesn't read it
+	return x.write(append(strconv.AppendInt([]byte(`{"object":"response.input_tokens","input_tokens":`), int64(n), 10), '}'))
 }
 
 // noResponse is the failure of an id that leads nowhere.
@@ -198,7 +186,7 @@ func (s *Server) keptResponse(w http.ResponseWriter, r *http.Request) {
 	case stream && r.Method == http.MethodGet:
 		s.replay(w, r, kept, after)
 	default:
-		writeJSON(w, slices.Clip(kept.Body))
+		_ = writeJSON(w, kept.Body) // a client that has left doesn't read it
 	}
 }
 
@@ -247,7 +235,7 @@ func (s *Server) keptInput(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.errors.write(w, fault.From(err))
 	default:
-		writeJSON(w, list)
+		_ = writeJSON(w, list)
 	}
 }
 
@@ -278,7 +266,7 @@ func (s *Server) forgetResponse(w http.ResponseWriter, r *http.Request) {
 		s.errors.write(w, noResponse(id))
 		return
 	}
-	writeJSON(w, openai.AppendDeleted(nil, id, "response"))
+	_ = writeJSON(w, openai.AppendDeleted(nil, id, "response"))
 }
 
 // cancelResponse answers POST /v1/responses/{id}/cancel: there is nothing that could be cancelled so.

@@ -79,8 +79,8 @@ func (s *Server) routes() (http.Handler, error) {
 
 	// HEAD is answered wherever GET is (RFC 9110); net/http drops the body.
 	get := func(path string, h http.HandlerFunc) {
-		r.Get(path, identified(h))
-		r.Head(path, identified(h))
+		r.Get(path, s.identified(h))
+		r.Head(path, s.identified(h))
 	}
 	get(p.Models, s.listModels)
 	get(p.Models+"/*", s.oneModel) // ids may hold slashes
@@ -105,13 +105,13 @@ func (s *Server) routes() (http.Handler, error) {
 	}
 	if s.opts.Thresholds != nil {
 		get(busyThreshold, a.BusyThresholds)
-		r.Post(busyThreshold, identified(s.takesJSON(a.SetBusyThreshold)))
+		r.Post(busyThreshold, s.identified(s.takesJSON(a.SetBusyThreshold)))
 	}
 	if len(s.opts.OpenAPI) > 0 {
 		get(p.OpenAPI, a.OpenAPI)
 	}
-	r.NotFound(identified(s.notFound))
-	r.MethodNotAllowed(identified(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) }))
+	r.NotFound(s.identified(s.notFound))
+	r.MethodNotAllowed(s.identified(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) }))
 	return r, nil
 }
 

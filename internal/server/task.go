@@ -164,7 +164,7 @@ func (s *sound) write(format string, piece []byte) error {
 		x.answered = true
 		x.dequeue()
 	}
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.opts.Stream.WriteTimeout))
+	x.s.writeWithin(x.w, x.s.opts.Stream.WriteTimeout)
 	if _, err := x.w.Write(piece); err != nil {
 		s.gone = true
 		return errGone.Because(err)
