@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -223,10 +224,8 @@ func (r *reader) raw() (json.RawMessage, error) {
 // rawOf reads a value that begins with one of the kinds.
 func (r *reader) rawOf(allowed string, kinds ...jsontext.Kind) (json.RawMessage, error) {
 	kind := r.dec.PeekKind()
-	for _, k := range kinds {
-		if kind == k {
-			return r.raw()
-		}
+	if slices.Contains(kinds, kind) {
+		return r.raw()
 	}
 	return nil, r.wrong(allowed)
 }

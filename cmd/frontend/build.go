@@ -128,7 +128,7 @@ func build(ctx context.Context, cfg *config.Config, log *slog.Logger) (a *app, e
 	a.run("catalog", a.catalog.Run)
 
 	// The way to the workers is there before the first worker can show up and be sent anything.
-	dispatcher, err := a.dispatcher(background, embedded)
+	dispatcher, err := a.dispatcher(embedded)
 	if err != nil {
 		return a, err
 	}
@@ -341,7 +341,7 @@ func (a *app) parsers(card *worker.Card, files *modelcard.Files, log *slog.Logge
 
 // dispatcher joins the ways to the workers and back. The listener, the planes and the table of workers are closed after
 // the server, in the reverse of this order.
-func (a *app) dispatcher(ctx context.Context, e *embedded) (router.Dispatcher, error) {
+func (a *app) dispatcher(e *embedded) (router.Dispatcher, error) {
 	routes := &routes{ratio: a.cfg.Router.CUDAToCPU, log: a.target("router")}
 	choose, err := routes.policy(a.cfg.Router.Mode)
 	if err != nil {

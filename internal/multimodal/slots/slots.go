@@ -221,7 +221,7 @@ func (p *Pool) roomLocked(need int64, want map[int]int) bool {
 	for c, list := range p.free {
 		// The first of the list have been unused for longest.
 		for p.bytes+need > p.opts.Bytes && len(list) > want[c] {
-			p.retireLocked(list[0])
+			_ = p.retireLocked(list[0]) // what fails is logged there
 			list = list[1:]
 		}
 		p.free[c] = list
@@ -272,7 +272,7 @@ func (p *Pool) returnLocked(s *Slot) {
 	delete(p.taken, s)
 	s.give()
 	if p.closed {
-		p.retireLocked(s)
+		_ = p.retireLocked(s)
 		return
 	}
 	c := len(s.mem)
