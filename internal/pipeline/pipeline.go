@@ -54,6 +54,9 @@ type Prepared struct {
 	// Answer says how the answer is taken apart; nil: it isn't.
 	Answer *prepost.AnswerPlan
 
+	keepSpecial bool     // with Answer: the client wants to see special tokens
+	markup      []uint32 // with Answer: the special tokens that are decoded if it doesn't
+
 	wants   constraint.Constraints // of its worker
 	place   *admission.Place       // nil: nothing is counted
 	unwatch func() bool            // set together with place

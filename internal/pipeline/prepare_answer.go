@@ -3,6 +3,7 @@ package pipeline
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/portico-llm/portico/api/openai"
@@ -25,7 +26,12 @@ func (p *Pipeline) planAnswer(out *Prepared, q *worker.Request, req *openai.Chat
 	}
 	out.Answer = plan
 	// A client that wants to see special tokens gets them from us, and what it says either way the worker is told.
-	plan.KeepSpecial = plan.KeepSpecial || req.SkipSpecialTokens != nil && !*req.SkipSpecialTokens
+	out.keepSpecial = req.SkipSpecialTokens != nil && !*req.SkipSpecialTokens
+	for _, text := range plan.Markup {
+		if id, ok := set.Tokenizer.TokenID(text); ok && !slices.Contains(out.markup, id) {
+			out.markup = append(out.markup, id)
+		}
+	}
 	if plan.WorkerKeepsSpecial && q.Output.SkipSpecialTokens == nil {
 		no := false
 		q.Output.SkipSpecialTokens = &no

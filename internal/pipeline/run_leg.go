@@ -69,18 +69,12 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 		return l
 	}
 	q := req.Requests[prompt]
-	// Absent is true: special tokens are no part of a text.
-	skip := q.Output.SkipSpecialTokens == nil || *q.Output.SkipSpecialTokens
-	if req.Answer != nil { // what the worker is told is then another matter
-		skip = !req.Answer.KeepSpecial
-	}
 	l.stop = q.Stop
 	l.choices = make([]legChoice, max(req.Choices, 1))
 	l.open = len(l.choices)
 	for i := range l.choices {
 		l.choices[i].chain = chain.New(chain.Options{
-			// The prompt's last tokens decide whether the answer's first one has a space ahead of it.
-			Decoder:     req.Set.Tokenizer.NewDecoder(q.TokenIDs, skip),
+			Decoder:     newDecoder(req, q),
 			Stop:        &l.stop,
 			IncludeStop: isOn(q.Sampling.IncludeStopStr),
 			NoStopTrim:  isOn(q.Output.NoStopTrim),
@@ -93,6 +87,21 @@ func newLeg(req *Prepared, prompt int, sink Sink) *leg {
 		l.gather = func(p prepost.Piece) { l.pieces = append(l.pieces, p) }
 	}
 	return l
+}
+
+// newDecoder returns a decoder for one choice. The prompt's last tokens decide whether the answer's first one has a space
+// ahead of it.
+func newDecoder(req *Prepared, q *worker.Request) prepost.Decoder {
+	t := req.Set.Tokenizer
+	// Absent is true: special tokens are no part of a text.
+	skip := q.Output.SkipSpecialTokens == nil || *q.Output.SkipSpecialTokens
+	if req.Answer != nil { // what the worker is told is then another matter
+		skip = !req.keepSpecial
+	}
+	if skip && len(req.markup) > 0 {
+		return t.NewMarkupDecoder(q.TokenIDs, req.markup)
+	}
+	return t.NewDecoder(q.TokenIDs, skip)
 }
 
 // item handles one item of the stream. It is the function given to Each.

@@ -79,7 +79,9 @@ type AnswerPlan struct {
 	New       func() AnswerParser // one for each choice; nil: the text is the client's as it is
 	Reasoning bool                // thoughts are told apart, and their tokens counted
 
-	KeepSpecial bool // special tokens have to be decoded: the markup is made of them
+	// Markup are the special tokens that the markup is made of: they have to be decoded, and no others, which would be
+	// part of the content.
+	Markup []string
 
 	// For the worker.
 	WorkerKeepsSpecial bool            // it is told skip_special_tokens false, unless the client says otherwise

@@ -47,6 +47,8 @@ type Tokenizer interface {
 	// NewDecoder returns a decoder for an answer to prompt (of which the last few ids are used, and only during the
 	// call).
 	NewDecoder(prompt []TokenID, skipSpecial bool) Decoder
+	// NewMarkupDecoder is NewDecoder for answers whose markup has special tokens: it skips all others. markup is kept.
+	NewMarkupDecoder(prompt, markup []TokenID) Decoder
 	// TokenID returns the id of a token given by its exact text.
 	TokenID(token string) (TokenID, bool)
 	// VocabSize is one more than the largest token id.

@@ -138,6 +138,9 @@ func (Bytes) Decode(ids []prepost.TokenID, _ bool) (string, error) {
 // NewDecoder returns a decoder. The prompt has no influence, and the end token is always skipped.
 func (Bytes) NewDecoder([]prepost.TokenID, bool) prepost.Decoder { return &byteDecoder{} }
 
+// NewMarkupDecoder is NewDecoder.
+func (Bytes) NewMarkupDecoder(_, _ []prepost.TokenID) prepost.Decoder { return &byteDecoder{} }
+
 // TokenID finds the end token.
 func (Bytes) TokenID(token string) (prepost.TokenID, bool) { return EOS, token == "<eos>" }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,6 +35,7 @@ type parsedCase struct {
 	Text            string         `json:"text"`
 	Finish          string         `json:"finish"`
 	Pieces          []*string      `json:"pieces"` // text of each token; nil: no whole characters
+	foreign         *rand.Rand     // puts special tokens that are no markup into the answer; nil: there are none
 	View            struct {
 		Content   string       `json:"content"`
 		Reasoning string       `json:"reasoning_content"`
@@ -122,7 +124,13 @@ func (m *textModel) Decode(ids []uint32, skip bool) (string, error) {
 	return string(b), nil
 }
 
-func (m *textModel) NewDecoder(_ []uint32, skip bool) prepost.Decoder { return textDecoder{m, skip} }
+func (m *textModel) NewDecoder(_ []uint32, skip bool) prepost.Decoder {
+	return textDecoder{m, skip, nil}
+}
+
+func (m *textModel) NewMarkupDecoder(_, markup []uint32) prepost.Decoder {
+	return textDecoder{m, true, markup}
+}
 
 func (m *textModel) TokenID(token string) (uint32, bool) {
 	i := slices.Index(m.special, token)
@@ -134,15 +142,16 @@ func (m *textModel) Close() error   { return nil }
 
 // textDecoder decodes for one choice.
 type textDecoder struct {
-	m    *textModel
-	skip bool
+	m      *textModel
+	skip   bool
+	markup []uint32 // not skipped
 }
 
 func (d textDecoder) Push(dst []byte, id uint32) ([]byte, error) {
 	switch {
 	case int(id) < len(d.m.tokens):
 		return append(dst, d.m.tokens[id]...), nil
-	case id > endOfText && !d.skip:
+	case id > endOfText && (!d.skip || slices.Contains(d.markup, id)):
 		return append(dst, d.m.special[id-endOfText-1]...), nil
 	}
 	return dst, nil
@@ -182,6 +191,15 @@ func (c *parsedCase) model(prompt string) (*catalog.Set, []uint32) {
 			id = s
 		}
 		ids = append(ids, id)
+	}
+	if c.foreign != nil {
+		m.special = append(slices.Clone(m.special), foreign)
+		id, _ := m.TokenID(foreign)
+		for i := len(ids); i >= 0; i-- {
+			if c.foreign.IntN(4) == 0 || i == len(ids)/2 {
+				ids = slices.Insert(ids, i, id)
+			}
+		}
 	}
 	return set, ids
 }

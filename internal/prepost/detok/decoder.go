@@ -1,6 +1,7 @@
 package detok
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -14,13 +15,14 @@ var (
 	_ prepost.Decoder = (*levelDecoder)(nil)
 	_ prepost.Decoder = (*fallbackDecoder)(nil)
 	_ prepost.Decoder = (*window)(nil)
+	_ prepost.Decoder = (*markupWindow)(nil)
 )
 
 // levelDecoder decodes byte-level tokens: concatenate bytes, then read them as UTF-8 with a U+FFFD for every maximal
 // invalid part.
 type levelDecoder struct {
 	m    *Model
-	skip bool    // special tokens add nothing
+	skip skipping
 	n    uint8   // bytes held back
 	pend [3]byte // an unfinished character
 }
@@ -120,7 +122,7 @@ const maxRun = 64
 // text when the whole run is valid UTF-8, and as one U+FFFD a byte otherwise, so that a run counts only once it ends.
 type fallbackDecoder struct {
 	m     *Model
-	skip  bool
+	skip  skipping
 	strip bool   // nothing has been emitted yet and the first space is to go
 	run   []byte // byte tokens held back
 	bad   bool   // the current run is invalid, whatever follows
@@ -267,6 +269,27 @@ func (w *window) advance(dst []byte, force bool) ([]byte, error) {
 	w.ids = append(w.ids[:0], w.ids[w.read:]...) // the ids just emitted are the next context
 	w.read, w.before = len(w.ids), ""
 	return dst, nil
+}
+
+// markupWindow is a window that some special tokens never get into. The reference, which skips all of them or none, is
+// asked for the text of the others.
+type markupWindow struct {
+	*window
+	m     *Model
+	skips skipping
+}
+
+func newMarkupWindow(m *Model, prompt []prepost.TokenID, s skipping) *markupWindow {
+	prompt = slices.DeleteFunc(slices.Clone(prompt), func(id prepost.TokenID) bool { return m.skips(id, s) })
+	return &markupWindow{newWindow(m.decode, prompt, false), m, s}
+}
+
+// Push appends what is certain now. Its error is the reference's.
+func (w *markupWindow) Push(dst []byte, id prepost.TokenID) ([]byte, error) {
+	if w.m.skips(id, w.skips) {
+		return dst, nil
+	}
+	return w.window.Push(dst, id)
 }
 
 // commonPrefix returns how much of now has been emitted already: normally all of before. A decoder that rewrites its

@@ -36,7 +36,12 @@ func reference(t testing.TB, tokenizerJSON []byte) detok.NativeDecode {
 // stream decodes piece by piece and checks that every piece is whole UTF-8.
 func stream(t testing.TB, m *detok.Model, ids []prepost.TokenID, skip bool) string {
 	t.Helper()
-	d := m.NewDecoder(nil, skip)
+	return push(t, m.NewDecoder(nil, skip), ids)
+}
+
+// push gives the ids to a decoder.
+func push(t testing.TB, d prepost.Decoder, ids []prepost.TokenID) string {
+	t.Helper()
 	var all []byte
 	var err error
 	for _, id := range ids {

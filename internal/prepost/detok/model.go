@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,9 +67,16 @@ func NewModel(tokenizerJSON []byte, decode NativeDecode) (*Model, error) {
 }
 
 // NewNative returns a Model for a tokenizer that isn't described by a tokenizer.json: everything is decoded by decode.
-// Its tokens have neither names nor bytes, and none is known to be special.
-func NewNative(vocabSize int, decode NativeDecode) *Model {
-	return &Model{kind: native, decode: decode, flags: make([]uint8, vocabSize), off: make([]uint32, vocabSize+1)}
+// Its tokens have neither names nor bytes. specials are its special tokens; those that are no ids of the vocabulary are
+// left out.
+func NewNative(vocabSize int, specials iter.Seq[prepost.TokenID], decode NativeDecode) *Model {
+	m := &Model{kind: native, decode: decode, flags: make([]uint8, vocabSize), off: make([]uint32, vocabSize+1)}
+	for id := range specials {
+		if int(id) < vocabSize {
+			m.flags[id] = special
+		}
+	}
+	return m
 }
 
 // fill lays the vocabulary out as one block of bytes: a slice per token would cost the garbage collector a pointer each.
@@ -150,7 +159,7 @@ func (m *Model) scan(name string) (prepost.TokenID, bool) {
 // TokenBytes returns the bytes that one token adds to an answer, which may be a part of a character; false for unknown
 // ids, and for vocabularies without a table, whose tokens have no bytes of their own. The caller must not change them.
 func (m *Model) TokenBytes(id prepost.TokenID) ([]byte, bool) {
-	if m.kind == native || m.skipped(id, false) {
+	if m.kind == native || m.skipped(id, skipping{}) {
 		return nil, false
 	}
 	return m.token(id), true
@@ -164,9 +173,20 @@ func (m *Model) IsSpecial(id prepost.TokenID) bool {
 // token returns the bytes of an id below VocabSize.
 func (m *Model) token(id prepost.TokenID) []byte { return m.text[m.off[id]:m.off[id+1]] }
 
-// skipped reports whether an id adds nothing: it is unknown, or special and special tokens are skipped.
-func (m *Model) skipped(id prepost.TokenID, skipSpecial bool) bool {
-	return int(id) >= len(m.flags) || m.flags[id]&known == 0 || skipSpecial && m.flags[id]&special != 0
+// skipping says which special tokens a decoder skips: none, or all but some.
+type skipping struct {
+	on  bool
+	but []prepost.TokenID
+}
+
+// skipped reports whether an id adds nothing: it is unknown, or a special token that is skipped.
+func (m *Model) skipped(id prepost.TokenID, s skipping) bool {
+	return int(id) >= len(m.flags) || m.flags[id]&known == 0 || m.skips(id, s)
+}
+
+// skips reports whether an id is a special token that is skipped.
+func (m *Model) skips(id prepost.TokenID, s skipping) bool {
+	return s.on && m.IsSpecial(id) && !slices.Contains(s.but, id)
 }
 
 // Decode returns the text of ids. Unknown ids add nothing. Only a native Model can fail.
@@ -195,18 +215,36 @@ const promptContext = 5
 // NewDecoder returns a decoder for an answer to prompt. The prompt isn't kept. Decoders of one Model are independent of
 // each other.
 func (m *Model) NewDecoder(prompt []prepost.TokenID, skipSpecial bool) prepost.Decoder {
-	prompt = prompt[max(0, len(prompt)-promptContext):]
-	switch m.kind {
-	case byteLevel:
-		return &levelDecoder{m: m, skip: skipSpecial}
-	case byteFallback:
-		d := &fallbackDecoder{m: m, skip: skipSpecial, strip: m.strip}
-		for _, id := range prompt {
-			if !m.skipped(id, skipSpecial) {
-				d.strip = false // there is text before the answer
-			}
-		}
-		return d
+	if m.kind == native {
+		return newWindow(m.decode, lastOf(prompt), skipSpecial)
 	}
-	return newWindow(m.decode, prompt, skipSpecial)
+	return m.newTable(prompt, skipping{on: skipSpecial})
+}
+
+// NewMarkupDecoder is NewDecoder, but that special tokens are skipped unless they are in markup, which is kept.
+func (m *Model) NewMarkupDecoder(prompt, markup []prepost.TokenID) prepost.Decoder {
+	s := skipping{on: true, but: markup}
+	if m.kind == native {
+		return newMarkupWindow(m, lastOf(prompt), s)
+	}
+	return m.newTable(prompt, s)
+}
+
+// lastOf returns what a decoder looks at of a prompt.
+func lastOf(prompt []prepost.TokenID) []prepost.TokenID {
+	return prompt[max(0, len(prompt)-promptContext):]
+}
+
+// newTable returns a decoder by table.
+func (m *Model) newTable(prompt []prepost.TokenID, s skipping) prepost.Decoder {
+	if m.kind == byteLevel {
+		return &levelDecoder{m: m, skip: s}
+	}
+	d := &fallbackDecoder{m: m, skip: s, strip: m.strip}
+	for _, id := range lastOf(prompt) {
+		if !m.skipped(id, s) {
+			d.strip = false // there is text before the answer
+		}
+	}
+	return d
 }

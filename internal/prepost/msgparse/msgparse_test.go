@@ -24,9 +24,9 @@ func special(texts ...string) func(string) bool {
 func TestPlan(t *testing.T) {
 	yes, no := true, false
 	type plan struct {
-		Parsed, Reasoning, KeepSpecial, WorkerKeepsSpecial, RequireReasoning, ThoughtIsOpen, DefaultThinking bool
-		Stops                                                                                                []string
-		Tag                                                                                                  bool
+		Parsed, Reasoning, WorkerKeepsSpecial, RequireReasoning, ThoughtIsOpen, DefaultThinking bool
+		Stops, Markup                                                                           []string
+		Tag                                                                                     bool
 	}
 	tests := []struct {
 		name string
@@ -41,15 +41,19 @@ func TestPlan(t *testing.T) {
 		{"forced without a parser", prepost.AnswerRequest{Tools: tools, Choice: prepost.MustCall}, &plan{Parsed: true}},
 		{"ordinary markers", prepost.AnswerRequest{ToolParser: "kimi_k2"}, &plan{WorkerKeepsSpecial: true}},
 		{"special markers", prepost.AnswerRequest{ToolParser: "kimi_k2", Special: special("<|tool_call_begin|>")},
-			&plan{Parsed: true, KeepSpecial: true, WorkerKeepsSpecial: true}},
+			&plan{Parsed: true, Markup: []string{"<|tool_call_begin|>"}, WorkerKeepsSpecial: true}},
 		{"every answer wrapped", prepost.AnswerRequest{ToolParser: "harmony"}, &plan{Parsed: true, WorkerKeepsSpecial: true}},
 		{"visible stop", prepost.AnswerRequest{ToolParser: "harmony", Tools: tools, Special: special("<|call|>")},
-			&plan{Parsed: true, KeepSpecial: true, WorkerKeepsSpecial: true, Stops: []string{"<|call|>"}}},
+			&plan{Parsed: true, Markup: []string{"<|call|>"}, WorkerKeepsSpecial: true, Stops: []string{"<|call|>"}}},
 		{"structural tag", prepost.AnswerRequest{ToolParser: "kimi_k2", Tools: tools, Choice: prepost.MustCall, JSON: true},
 			&plan{Parsed: true, WorkerKeepsSpecial: true, Tag: true}},
 		{"reasoning", prepost.AnswerRequest{ReasoningParser: "qwen3"}, &plan{Parsed: true, Reasoning: true}},
 		{"special think tokens", prepost.AnswerRequest{ReasoningParser: "qwen3", Special: special("<think>")},
-			&plan{Parsed: true, Reasoning: true, KeepSpecial: true}},
+			&plan{Parsed: true, Reasoning: true, Markup: []string{"<think>"}}},
+		{"special tokens of both", prepost.AnswerRequest{ToolParser: "mistral", ReasoningParser: "mistral", Tools: tools,
+			Special: special("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "</s>", "[INST]")},
+			&plan{Parsed: true, Reasoning: true, WorkerKeepsSpecial: true,
+				Markup: []string{"[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"}}},
 		{"constraint", prepost.AnswerRequest{ReasoningParser: "qwen3", JSON: true},
 			&plan{Parsed: true, Reasoning: true, RequireReasoning: true}},
 		{"constraint without a thought", prepost.AnswerRequest{ReasoningParser: "qwen3", JSON: true, EnableThinking: &no},
@@ -67,8 +71,8 @@ func TestPlan(t *testing.T) {
 			}
 			var got *plan
 			if p := msgparse.Plan(&tt.q); p != nil {
-				got = &plan{p.New != nil, p.Reasoning, p.KeepSpecial, p.WorkerKeepsSpecial, p.RequireReasoning,
-					p.ThoughtIsOpen, p.DefaultThinking, p.VisibleStops, len(p.StructuralTag) > 0}
+				got = &plan{p.New != nil, p.Reasoning, p.WorkerKeepsSpecial, p.RequireReasoning,
+					p.ThoughtIsOpen, p.DefaultThinking, p.VisibleStops, p.Markup, len(p.StructuralTag) > 0}
 				if len(p.StructuralTag) > 0 && !json.Valid(p.StructuralTag) {
 					t.Errorf("no JSON: %s", p.StructuralTag)
 				}

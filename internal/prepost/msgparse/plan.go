@@ -1,7 +1,6 @@
 package msgparse
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/portico-llm/portico/internal/prepost"
@@ -68,10 +67,10 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 		s.name = q.ToolParser
 	}
 	p.WorkerKeepsSpecial = d.SkipSpecialFalse
-	special := slices.ContainsFunc(d.Markers, q.Special) || slices.ContainsFunc(d.Tokens, q.Special)
+	markup := specialOnes(q, d.Markers, d.Tokens)
 	switch {
 	case len(q.Tools) == 0:
-		if s.options.Choice = toolparse.None; !d.Always && !special {
+		if s.options.Choice = toolparse.None; !d.Always && len(markup) == 0 {
 			return nil
 		}
 	case q.Choice == prepost.MustNotCall:
@@ -92,12 +91,24 @@ func planTools(q *prepost.AnswerRequest, p *prepost.AnswerPlan) *toolStage {
 	if s.active {
 		s.tagged = wantsTag(q, &d)
 	}
-	p.KeepSpecial = d.KeepSpecial && special
+	p.Markup = markup
 	for _, f := range q.Tools {
 		s.options.Tools = append(s.options.Tools,
 			toolparse.Tool{Name: f.Name, Parameters: f.Parameters, Strict: f.Strict})
 	}
 	return s
+}
+
+// specialOnes returns those of the texts that are special tokens.
+func specialOnes(q *prepost.AnswerRequest, texts ...[]string) (special []string) {
+	for _, list := range texts {
+		for _, text := range list {
+			if q.Special(text) {
+				special = append(special, text)
+			}
+		}
+	}
+	return special
 }
 
 // thoughtStage is a reasoning parser to be made.
@@ -159,8 +170,7 @@ func planReasoning(q *prepost.AnswerRequest, p *prepost.AnswerPlan, tools *toolS
 		s.options.ToolParser = tools.name
 	}
 	p.Reasoning = true
-	p.KeepSpecial = p.KeepSpecial || slices.ContainsFunc(reasonparse.Markers(name), q.Special) ||
-		slices.ContainsFunc(reasonparse.Tokens(name), q.Special)
+	p.Markup = append(p.Markup, specialOnes(q, reasonparse.Markers(name), reasonparse.Tokens(name))...)
 	w := workerNeeds(name)
 	p.WorkerKeepsSpecial = p.WorkerKeepsSpecial || w.keepSpecial
 	switch w.constraint {

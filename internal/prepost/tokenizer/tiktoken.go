@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -37,12 +38,23 @@ func loadTiktoken(o Options) (*Tokenizer, error) {
 	src := &source{reference: reference, parse: true}
 	dec := &decodeCall{reference: reference, below: prepost.TokenID(size)}
 	t, err := bind(o, src, dec, &Tokenizer{
-		model: detok.NewNative(size, dec.decode), names: names, backend: Tokenizers,
+		model: detok.NewNative(size, skipped(names, reference), dec.decode), names: names, backend: Tokenizers,
 	})
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
 	return t, nil
+}
+
+// skipped returns those of the named tokens that the reference skips: a few dozen calls, when the model is loaded.
+func skipped(names map[string]prepost.TokenID, reference *native.Tokenizer) iter.Seq[prepost.TokenID] {
+	return func(yield func(prepost.TokenID) bool) {
+		for _, id := range names {
+			if text, err := reference.Decode([]prepost.TokenID{id}, true); err == nil && text == "" && !yield(id) {
+				return
+			}
+		}
+	}
 }
 
 // specialNames reads the special tokens from a tokenizer_config.json.

@@ -83,6 +83,12 @@ func (t *Tokenizer) NewDecoder(prompt []prepost.TokenID, skipSpecial bool) prepo
 	return t.model.NewDecoder(prompt, skipSpecial)
 }
 
+// NewMarkupDecoder returns a decoder that skips all special tokens but those of markup, which it keeps. It outlives Close
+// as that of NewDecoder does.
+func (t *Tokenizer) NewMarkupDecoder(prompt, markup []prepost.TokenID) prepost.Decoder {
+	return t.model.NewMarkupDecoder(prompt, markup)
+}
+
 // TokenID returns the id of the token with exactly this text.
 func (t *Tokenizer) TokenID(token string) (prepost.TokenID, bool) {
 	if id, ok := t.names[token]; ok {

@@ -311,6 +311,40 @@ func TestEvictedDuringANativeCall(t *testing.T) {
 	// The registry's Close waits for the job and the free; a use after free would end the process.
 }
 
+// markupText streams an answer with special tokens for markup.
+func markupText(t *testing.T, tok *tokenizer.Tokenizer, markup, ids []prepost.TokenID) string {
+	t.Helper()
+	dec, got, err := tok.NewMarkupDecoder(nil, markup), []byte(nil), error(nil)
+	for _, id := range ids {
+		if got, err = dec.Push(got, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err = dec.Flush(got); err != nil {
+		t.Fatal(err)
+	}
+	return string(got)
+}
+
+// TestMarkup: special tokens show if they are markup, with a table and without.
+func TestMarkup(t *testing.T) {
+	noTable := bytes.Replace(smallJSON(t), []byte(`"decoder":{"type":"ByteLevel"`), []byte(`"decoder":{"type":"Sequence","decoders":[
+		{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},{"type":"Fuse"}],"was":"ByteLevel"`), 1)
+	if bytes.Equal(noTable, smallJSON(t)) {
+		t.Fatal("the decoder is another one")
+	}
+	for name, file := range map[string][]byte{"table": smallJSON(t), "reference": noTable} {
+		for _, backend := range []string{tokenizer.Tokenizers, tokenizer.FastBPE} {
+			tok := load(t, file, backend)
+			ids := encode(t, tok, "<|im_start|>é <|im_end|>x<|im_start|>", false)
+			start, ok := tok.TokenID("<|im_start|>")
+			if got := markupText(t, tok, []prepost.TokenID{start}, ids); !ok || got != "<|im_start|>é x<|im_start|>" {
+				t.Errorf("%s, %s: %q", name, backend, got)
+			}
+		}
+	}
+}
+
 func TestTiktoken(t *testing.T) {
 	dir := t.TempDir()
 	model := filepath.Join(dir, "tiktoken.model")
@@ -321,7 +355,8 @@ func TestTiktoken(t *testing.T) {
 	}
 	write(model, "YQ== 0\nYg== 1\nYWI= 2\nIA== 3\nAA== 4\n") // a, b, ab, space, NUL
 	write(filepath.Join(dir, "tokenizer_config.json"), `{"added_tokens_decoder":{"7":{"content":"<e>","lstrip":false,
-		"normalized":false,"rstrip":false,"single_word":false,"special":true}},"bos_token":"<e>","eos_token":"<e>",
+		"normalized":false,"rstrip":false,"single_word":false,"special":true},"6":{"content":"<m>","lstrip":false,"normalized":false,"rstrip":false,"single_word":false,
+		"special":true}},"bos_token":"<e>","eos_token":"<e>",
 		"model_max_length":10,"tokenizer_class":"T"}`)
 	o := tokenizer.Options{Tiktoken: model, Registry: newRegistry(t)}
 	tok, err := tokenizer.Load(t.Context(), o)
@@ -335,6 +370,9 @@ func TestTiktoken(t *testing.T) {
 	}
 	if got, err := tok.Decode([]prepost.TokenID{2, 99, 3, 7, 1}, true); err != nil || got != "ab b" {
 		t.Errorf("Decode = %q, %v", got, err)
+	}
+	if got := markupText(t, tok, []prepost.TokenID{6}, []prepost.TokenID{2, 7, 6, 99, 1, 7}); got != "ab<m>b" {
+		t.Errorf("with markup: %q", got)
 	}
 	if id, ok := tok.TokenID("<e>"); !ok || id != 7 || tok.VocabSize() != 8 || tok.Backend() != tokenizer.Tokenizers {
 		t.Errorf("TokenID = %d, %v; VocabSize = %d; Backend = %q", id, ok, tok.VocabSize(), tok.Backend())

@@ -113,7 +113,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, name := range want {
 		d, ok := toolparse.Lookup(name)
-		if !ok || d.Name != name || len(d.Markers) == 0 || d.SkipSpecialFalse && !d.KeepSpecial {
+		if !ok || d.Name != name || len(d.Markers) == 0 {
 			t.Errorf("%s: %+v, %v", name, d, ok)
 		}
 	}

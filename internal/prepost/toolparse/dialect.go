@@ -13,11 +13,10 @@ type Dialect struct {
 	Name string
 
 	// Markers are the texts that delimit calls; Tokens are what they are made of in dialects that put several tokens
-	// together. Where the model's tokenizer has either as special tokens, they have to be decoded: with KeepSpecial the
-	// server's own decoder must not skip special tokens while tools are in effect.
-	Markers     []string
-	Tokens      []string
-	KeepSpecial bool
+	// together, and what may stand within calls. Where the model's tokenizer has either as special tokens, they have to
+	// be decoded.
+	Markers []string
+	Tokens  []string
 
 	// SkipSpecialFalse says that workers are told skip_special_tokens: false, with and without tools.
 	SkipSpecialFalse bool
@@ -140,21 +139,19 @@ func addJSON(add adder) {
 
 	// Bare objects count anywhere, since models leave the marker out more often than not; what ends a turn is taken out with special tokens decoded.
 	llama := wrapped("<|python_tag|>", "")
-	llama.KeepSpecial = true
 	llama.markers = append(llama.markers, take(shuts, "<|eom_id|>", "<|eot_id|>")...)
 	llama.bare, llama.bareState, llama.anywhere = bareObject, inBody, true
 	add(llama, "llama3_json")
 
 	// What a worker gets that doesn't know its model's dialect: the two forms of Nemotron and Llama.
 	either := wrapped("<TOOLCALL>", "</TOOLCALL>")
-	either.KeepSpecial = true
 	either.markers = append(either.markers, marker{text: "<|python_tag|>", next: inBody})
 	either.bare, either.bareState = bareObject, inBody
 	add(either, "default")
 
 	// Before version 11 of its tokenizer Mistral writes an array, since then a name for each marker.
 	mistral := wrapped("[TOOL_CALLS]", "[/TOOL_CALLS]")
-	mistral.KeepSpecial, mistral.named = true, true
+	mistral.named, mistral.Tokens = true, []string{callID, callArguments}
 	mistral.bare, mistral.bareState, mistral.bareArray = bareObject, inBody, true
 	add(mistral, "mistral")
 
@@ -166,7 +163,7 @@ func addJSON(add adder) {
 
 	// The prompt ends behind <|message_model|>, so that an answer may begin with a function's name.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, Always: true},
+		Dialect: Dialect{SkipSpecialFalse: true, Always: true},
 		markers: append([]marker{
 			{text: "<|content_invoke_tool_json|>", next: inBody},
 			{text: "<|message_model|>", next: inInkling},
@@ -217,7 +214,6 @@ func addHeaders(add adder) {
 
 	// Both layouts are read under both names, since they can't be confused.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true},
 		markers: append([]marker{
 			{text: "<｜tool▁calls▁begin｜>"},
 			{text: "<｜tool▁call▁begin｜>", next: inDeepseek},
@@ -228,7 +224,7 @@ func addHeaders(add adder) {
 	}, "deepseek_v3", "deepseek_v3_1")
 
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, StructuralTag: true},
+		Dialect: Dialect{SkipSpecialFalse: true, StructuralTag: true},
 		markers: append([]marker{
 			{text: "<|tool_calls_section_begin|>"},
 			{text: "<|tool_call_section_begin|>"},
@@ -241,7 +237,7 @@ func addHeaders(add adder) {
 
 	// The token that ends a call is one of the model's stop tokens. Arguments that are whole don't need it.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, VisibleStops: []string{"<|call|>"}, Always: true},
+		Dialect: Dialect{SkipSpecialFalse: true, VisibleStops: []string{"<|call|>"}, Always: true},
 		markers: append([]marker{
 			{text: "<|start|>", next: inHarmony},
 			{text: "<|channel|>", next: inHarmony},
@@ -253,7 +249,7 @@ func addHeaders(add adder) {
 	}, "harmony")
 
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true},
+		Dialect: Dialect{SkipSpecialFalse: true, Tokens: []string{gemmaQuote}},
 		markers: append([]marker{
 			{text: "<|tool_call>", next: inGemma},
 		}, take(shuts, "<tool_call|>", "<|tool_response>", "<tool_response|>")...),
@@ -290,6 +286,7 @@ func addTags(add adder) {
 
 	// The same marker opens a call when a name follows, and is taken out when not.
 	add(dialect{
+		Dialect: Dialect{Tokens: []string{glmKey, "</arg_key>", glmValue, "</arg_value>"}},
 		markers: append([]marker{
 			{text: glmOpen, next: inElement, look: argTag},
 			{text: glmOpen},
@@ -308,7 +305,7 @@ func addTags(add adder) {
 func addSpecialTags(add adder) {
 	const mark = "]<]minimax[>["
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, Tokens: []string{mark}},
+		Dialect: Dialect{SkipSpecialFalse: true, Tokens: []string{mark}},
 		markers: append([]marker{
 			{text: mark + "<invoke ", next: inElement, look: callTag},
 			{text: mark + "<tool_call>"},
@@ -320,7 +317,7 @@ func addSpecialTags(add adder) {
 
 	// Every answer is wrapped, with or without tools.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, StructuralTag: true, Always: true,
+		Dialect: Dialect{SkipSpecialFalse: true, StructuralTag: true, Always: true,
 			Tokens: []string{"<|open|>", "<|close|>", "<|sep|>"}},
 		markers: append([]marker{
 			{text: "<|open|>call ", next: inElement, look: callTag},
@@ -338,7 +335,7 @@ func addSpecialTags(add adder) {
 
 	// A message to a function has the call in it; the prompt may end within the first message's header.
 	add(dialect{
-		Dialect: Dialect{KeepSpecial: true, SkipSpecialFalse: true, Always: true},
+		Dialect: Dialect{SkipSpecialFalse: true, Always: true},
 		markers: append([]marker{
 			{text: "<atem:invoke ", next: inElement, look: callTag},
 			{text: "<|start|>", next: inMuse},
@@ -357,7 +354,7 @@ func addSpecialTags(add adder) {
 func dsml(open, block string) dialect {
 	shut := "</" + open[1:]
 	return dialect{
-		Dialect: Dialect{KeepSpecial: true, Tokens: []string{"｜DSML｜"}},
+		Dialect: Dialect{Tokens: []string{"｜DSML｜"}},
 		markers: append([]marker{
 			{text: open + "invoke ", next: inElement, look: callTag},
 			{text: "\n\n" + open + block + ">"}, // the template puts an empty line before a block

@@ -466,9 +466,14 @@ func (p *Parser) headValue(final bool) bool {
 	return p.to(inValue)
 }
 
+// What Mistral's newer form has within calls.
+const (
+	callID        = "[CALL_ID]"
+	callArguments = "[ARGS]"
+)
+
 // namedCall begins a call in Mistral's newer form, name[ARGS]{…}, which may have a [CALL_ID] in between. j is where it begins.
 func (p *Parser) namedCall(j int, final bool) bool {
-	const callID, args = "[CALL_ID]", "[ARGS]"
 	b := p.buf[j:]
 	i := bytes.IndexAny(b, "[{")
 	name := b
@@ -485,15 +490,15 @@ func (p *Parser) namedCall(j int, final bool) bool {
 	id, rest := "", b[i:]
 	v := yes
 	if rest[0] == '[' {
-		v = prefix(rest, args)
+		v = prefix(rest, callArguments)
 	}
 	if prefix(rest, callID) == more {
 		v = more
 	}
 	if prefix(rest, callID) == yes {
-		stop := bytes.Index(rest, []byte(args))
+		stop := bytes.Index(rest, []byte(callArguments))
 		switch {
-		case stop >= 0 && stop+len(args) <= maxName:
+		case stop >= 0 && stop+len(callArguments) <= maxName:
 			id, rest, v = string(rest[len(callID):stop]), rest[stop:], yes
 		case stop < 0 && len(rest) < maxName:
 			v = more
@@ -505,7 +510,7 @@ func (p *Parser) namedCall(j int, final bool) bool {
 	if v != yes {
 		return p.giveUp(final)
 	}
-	rest = bytes.TrimPrefix(rest, []byte(args))
+	rest = bytes.TrimPrefix(rest, []byte(callArguments))
 	p.begin(string(name), strings.TrimSpace(id))
 	p.consume(len(p.buf) - len(rest))
 	return p.to(inHeadValue)
