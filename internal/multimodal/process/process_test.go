@@ -1,7 +1,10 @@
 package process_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -28,48 +31,51 @@ func plan(t testing.TB, p *process.Processor, width, height int) *multimodal.Pla
 	return got
 }
 
-// TestExpandMany: one to eight images of mixed sizes, with text between them, have the placeholders that follow from
-// their sizes alone.
+// TestExpandMany: prompts with one to eight images of mixed sizes, and text between them, are expanded as vLLM does it.
 func TestExpandMany(t *testing.T) {
-	sizes := [][2]int{{320, 240}, {28, 28}, {1280, 960}, {40, 1500}, {900, 70}, {20, 12}, {3000, 3000}, {336, 336}}
-	for family, c := range map[string]struct {
-		image uint32
-		count func(w, h int) int // by the reference's formula, for sizes that need no limit
-	}{
-		"qwen2vl": {151655, nil},
-		"llava15": {32000, func(int, int) int { return 576 }},
-	} {
+	for family, image := range map[string]uint32{"qwen2vl": 151655, "llava15": 32000} {
+		z, err := gzip.NewReader(bytes.NewReader(read(t, "vllm-images", family, "many.json.gz")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cases []struct {
+			Sizes        [][2]int
+			TokenIDs     []uint32 `json:"token_ids"`
+			Expanded     [][2]uint32
+			Placeholders []json.RawMessage `json:"mm_placeholders"`
+		}
+		if err := json.NewDecoder(z).Decode(&cases); err != nil || len(cases) != 8 {
+			t.Fatal(len(cases), err)
+		}
 		p := model(t, family, process.Settings{})
-		for n := 1; n <= len(sizes); n++ {
-			var (
-				plans        []*multimodal.Plan
-				prompt, want []uint32
-				places       []multimodal.Placeholder
-			)
-			for i, s := range sizes[:n] {
-				pl := plan(t, p, s[0], s[1])
-				plans = append(plans, pl)
-				length := pl.Grid[1] * pl.Grid[2] / 4
-				if c.count != nil {
-					length = c.count(s[0], s[1])
+		for i, c := range cases {
+			// Its vocabulary has the image at 300.
+			prompt := c.TokenIDs
+			want := &multimodal.Expansion{Tokens: unrolled(c.Expanded)}
+			for _, tokens := range [][]uint32{prompt, want.Tokens} {
+				for k := range tokens {
+					if tokens[k] == 300 {
+						tokens[k] = image
+					}
 				}
-				prompt = append(prompt, 10, uint32(100+i), c.image, 11)
-				want = append(want, 10, uint32(100+i))
-				places = append(places, multimodal.Placeholder{Offset: len(want), Length: length})
-				for range length {
-					want = append(want, c.image)
-				}
-				want = append(want, 11)
+			}
+			var plans []*multimodal.Plan
+			for k, s := range c.Sizes {
+				plans = append(plans, plan(t, p, s[0], s[1]))
+				want.Placeholders = append(want.Placeholders, place(t, c.Placeholders[k]))
 			}
 			e, err := p.Expand(prompt, plans)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(&multimodal.Expansion{Tokens: want, Placeholders: places}, e); diff != "" {
-				t.Errorf("%s, %d images (-want +got):\n%s", family, n, diff)
+			if len(plans) != i+1 || len(e.Tokens) < len(prompt) {
+				t.Fatalf("%d images, %d tokens", len(plans), len(e.Tokens))
+			}
+			if diff := cmp.Diff(want, e); diff != "" {
+				t.Errorf("%s, %d images (-want +got):\n%s", family, len(plans), diff)
 			}
 			for name, wrong := range map[string][]uint32{
-				"one image token more": append([]uint32{c.image}, prompt...),
+				"one image token more": append([]uint32{image}, prompt...),
 				"none":                 {10, 11},
 			} {
 				if _, err := p.Expand(wrong, plans); err == nil {

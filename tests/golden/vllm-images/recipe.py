@@ -1,4 +1,5 @@
-"""Makes the folders llava_next, siglip, pixtral, mistral3, idefics3 and smolvlm: what vLLM's own processors make of images.
+"""Makes the folders llava_next, siglip, pixtral, mistral3, idefics3 and smolvlm: what vLLM's own processors make of images;
+and many.json.gz of qwen2vl and llava15: prompts with one to eight images.
 
     python recipe.py OUT [FAMILY...]
 
@@ -9,6 +10,7 @@ import gzip, hashlib, json, os, pathlib, struct, sys
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 here = pathlib.Path(__file__).resolve().parent
 images = pathlib.Path(os.environ.get("IMAGES", here.parent / "images" / "files"))
 
@@ -187,6 +189,39 @@ def make(name, out):
     print(name, result["versions"], file=sys.stderr)
 
 
+MIXED = [(320, 240), (28, 28), (1280, 960), (40, 1500), (900, 70), (20, 12), (3000, 3000), (336, 336)]
+
+
+def make_many(name, out):
+    """Prompts with images of mixed sizes and text between them. The configs are those of the captures, with our vocabulary."""
+    from PIL import Image
+    from vllm.config import ModelConfig
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("config", "preprocessor_config", "processor_config"):
+        if not (here / name / f"{file}.json").exists():
+            continue
+        data = json.loads((here / name / f"{file}.json").read_text())
+        for key in ("image_token_id", "image_token_index"):
+            if key in data:
+                data[key] = 300
+        (folder / f"{file}.json").write_text(json.dumps(data))
+    image = "<|image_pad|>" if name == "qwen2vl" else "<image>"
+    tokenizer = vocabulary([image, "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"], folder)
+    processor = MULTIMODAL_REGISTRY.create_processor(ModelConfig(str(folder), tokenizer=str(folder), max_model_len=32768))
+    result = []
+    for count in range(1, len(MIXED) + 1):
+        prompt = [1]
+        for i in range(count):
+            prompt += tokenizer.encode(f"<|vision_start|>{image}<|vision_end|> picture {i}\n").ids
+        ids, places, _ = process(processor, prompt, [Image.new("RGB", size) for size in MIXED[:count]])
+        result.append({"sizes": MIXED[:count], "token_ids": prompt, "expanded": runs(ids), "mm_placeholders": [place(p) for p in places]})
+    for made in folder.iterdir():
+        made.unlink()
+    (folder / "many.json.gz").write_bytes(gzip.compress(json.dumps(result).encode(), mtime=0))
+
+
 if __name__ == "__main__":
-    for family in sys.argv[2:] or FAMILIES:
-        make(family, pathlib.Path(sys.argv[1]))
+    for family in sys.argv[2:] or [*FAMILIES, "qwen2vl", "llava15"]:
+        (make if family in FAMILIES else make_many)(family, pathlib.Path(sys.argv[1]))
