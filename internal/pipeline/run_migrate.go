@@ -41,6 +41,7 @@ type move struct {
 	media   *loadedMedia    // what the request says of images; nil: nothing
 	aimed   *aim            // the leg's
 	bound   int             // tokens that may be held; 0: any number
+	context int             // tokens that prompt and answer may have together; 0: unknown
 	left    int             // how often the request may still go on elsewhere
 	stays   string          // why it can't be continued once its answer has begun; empty: it can
 
@@ -65,6 +66,7 @@ func (p *Pipeline) newMove(req *Prepared, l *leg, call *router.Call) *move {
 		m.stays = "the worker doesn't say which tokens it has generated"
 	} else {
 		m.request, m.media = req.Requests[prompt], req.media
+		m.context = int(req.Set.Card.EffectiveContextLength())
 		m.stays = p.migration.fixed(m.request, req.Choices)
 		if m.bound > 0 {
 			m.overlong = p.migrations.tooLong.WithLabelValues(req.Model)
@@ -303,12 +305,16 @@ func less(budget *uint32, n int) *uint32 {
 	return &left
 }
 
-// spent reports whether the worker was lost between its last token and saying so.
+// spent reports whether the worker was lost between its last token and saying so: the answer is as long as it may be, or
+// as the model's context has room for. Nobody would take it for a prompt then.
 func (m *move) spent() bool {
-	if m.request == nil || m.request.Stop.MaxTokens == nil || len(m.generated) == 0 {
+	if m.request == nil || len(m.generated) == 0 {
 		return false
 	}
-	return len(m.generated) >= int(*m.request.Stop.MaxTokens)
+	if most := m.request.Stop.MaxTokens; most != nil && len(m.generated) >= int(*most) {
+		return true
+	}
+	return m.context > 0 && len(m.request.TokenIDs)+len(m.generated) >= m.context
 }
 
 // read reads an answer to its end, at as many workers as it takes.

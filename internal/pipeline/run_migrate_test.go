@@ -99,6 +99,14 @@ func TestMigrate(t *testing.T) {
 		{name: "lost behind the last token", scripts: []string{`[{"token_ids":[72]},{"token_ids":[195]},` + lost + `]`},
 			change: func(p *pipeline.Prepared) { p.Requests[0].Stop.MaxTokens = new(uint32(2)) },
 			want:   []string{`0.0 "H" 1`, `0.0 "" 1`, `0.0 "�" 0 length`}, calls: 1},
+		{name: "lost with the context full", scripts: []string{`[{"token_ids":[72]},{"token_ids":[73]},` + lost + `]`},
+			change: func(p *pipeline.Prepared) {
+				set, card := *p.Set, *p.Set.Card
+				n := uint32(len(p.Requests[0].TokenIDs) + 2)
+				card.ContextLength, card.RuntimeConfig.ContextLength = &n, &n
+				set.Card, p.Set = &card, &set
+			},
+			want: []string{`0.0 "H" 1`, `0.0 "I" 1`, `0.0 "" 0 length`}, calls: 1},
 		{name: "limit", scripts: []string{`[{"token_ids":[72]},` + lost + `]`},
 			want: []string{`0.0 "H" 1`, `0.0 "H" 1`, `0.0 "H" 1`}, kind: fault.Unavailable, message: "Service temporarily unavailable", calls: 3},
 		{name: "no other", scripts: []string{`[{"token_ids":[72]},` + lost + `]`, `!`}, want: []string{`0.0 "H" 1`},
