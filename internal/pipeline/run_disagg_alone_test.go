@@ -26,7 +26,7 @@ func TestAlone(t *testing.T) {
 		return true
 	}
 	pre, dec := f.add("prefill", &simworker.Prefiller{}, nil), f.add("decode", f.decoder(), nil)
-	f.wait(true)
+	f.waitPrefill()
 	got := f.ask(t, chatPath, twelve+`}`)
 	id := dec.Instance().InstanceID
 	if !strings.HasPrefix(got, "200\n") ||

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/dispatch"
 	"github.com/portico-llm/portico/internal/simworker"
@@ -25,8 +26,21 @@ func TestTaintsOfBothLegs(t *testing.T) {
 	pre, dec := pair("fast", "eu")
 	otherPre, otherDec := pair("slow")
 	f.taints = []string{"lonely"}
-	f.add("decode", f.decoder(), nil)
-	f.wait(true)
+	lonely := f.add("decode", f.decoder(), nil)
+	f.until("all workers to be known", func(set *catalog.Set) bool {
+		pool := set.Prefill()
+		for _, w := range []*part{dec, otherDec, lonely} {
+			if !set.Serves(w.Instance().InstanceID) || len(f.tainted.Of(set.Endpoint, w.Instance().InstanceID)) == 0 {
+				return false
+			}
+		}
+		for _, w := range []*part{pre, otherPre} {
+			if pool == nil || !pool.Serves(w.Instance().InstanceID) || len(f.tainted.Of(pool.Endpoint, w.Instance().InstanceID)) == 0 {
+				return false
+			}
+		}
+		return true
+	})
 	ask := func(constraints string) string {
 		return f.ask(t, chatPath, conversation+`,"max_tokens":3,"nvext":{"routing_constraints":`+constraints+`}}`)
 	}
@@ -52,10 +66,12 @@ func TestTaintsOfBothLegs(t *testing.T) {
 func TestTaintsWithoutPrefill(t *testing.T) {
 	f := newPools(t, false, true)
 	f.taints = []string{"fast"}
-	f.add("decode", f.decoder(), nil)
+	dec := f.add("decode", f.decoder(), nil)
 	f.taints = nil
 	pre := f.add("prefill", &simworker.Prefiller{}, nil)
-	f.wait(true)
+	f.until("the prefill worker and the taint", func(set *catalog.Set) bool {
+		return set.Prefill() != nil && len(f.tainted.Of(set.Endpoint, dec.Instance().InstanceID)) > 0
+	})
 	got := f.ask(t, chatPath, conversation+`,"max_tokens":3,"nvext":{"routing_constraints":{"required_taints":["fast"]}}}`)
 	if !strings.HasPrefix(got, "200\n") || len(pre.asked()) != 0 {
 		t.Errorf("%s; the prefill worker was asked %d times", got, len(pre.asked()))

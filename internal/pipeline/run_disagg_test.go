@@ -240,6 +240,25 @@ func (f *pools) wait(ready bool) {
 	}
 }
 
+// until waits until the model can be asked and something is so.
+func (f *pools) until(what string, ok func(*catalog.Set) bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if set, err := f.catalog.Lookup("m"); err == nil && ok(set) {
+			return
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// waitPrefill waits until the decode workers have prefill workers, which those that can do without may get later.
+func (f *pools) waitPrefill() {
+	f.t.Helper()
+	f.until("prefill workers", func(set *catalog.Set) bool { return set.Prefill() != nil })
+}
+
 // outcomes returns what became of prompts so far, by outcome.
 func (f *pools) outcomes() map[string]int {
 	f.t.Helper()
