@@ -85,6 +85,26 @@ func (r *TaskRequest) mediaExt() []byte {
 	return append(append(append([]byte{}, inner[:len(inner)-1]...), ","+chunks...), '}')
 }
 
+// ScoreParts splits a score request where the text that others are compared with changes: workers compare many texts
+// with one. A request with one is its only part.
+func (r *TaskRequest) ScoreParts() []*TaskRequest {
+	if len(r.Text1) <= 1 {
+		return []*TaskRequest{r}
+	}
+	var parts []*TaskRequest
+	for i := range r.Text1 {
+		if i > 0 && r.Text1[i] == r.Text1[i-1] {
+			last := parts[len(parts)-1]
+			last.Text2 = last.Text2[:len(last.Text2)+1]
+			continue
+		}
+		part := *r
+		part.Text1, part.Text2 = r.Text1[i:i+1], r.Text2[i:i+1]
+		parts = append(parts, &part)
+	}
+	return parts
+}
+
 // forwardScore writes a score request as a rerank request. Workers then return a score for every text.
 func (r *TaskRequest) forwardScore() json.RawMessage {
 	var query string

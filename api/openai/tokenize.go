@@ -52,8 +52,6 @@ func DecodeTokenize(body []byte, only string, opts DecodeOptions) (*TokenizeRequ
 		return nil, missing("model", "the name of a model")
 	case (req.Prompt == nil) == (len(req.messages) == 0):
 		return nil, missing("prompt", "a string, or there must be `messages` in its place")
-	case req.Prompt != nil:
-		return req, nil
 	}
 	// Fields of the chat that aren't the prompt's business mean nothing here, and neither do unknown ones.
 	opts.Strict = false
@@ -64,6 +62,10 @@ func DecodeTokenize(body []byte, only string, opts DecodeOptions) (*TokenizeRequ
 	})
 	if err != nil {
 		return nil, err
+	}
+	if req.Prompt != nil { // what a conversation would need has to be of the right type all the same
+		req.Chat = nil
+		return req, nil
 	}
 	req.Chat.Model = req.Model
 	return req, nil

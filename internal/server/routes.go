@@ -110,6 +110,10 @@ func (s *Server) routes() (http.Handler, error) {
 	if len(s.opts.OpenAPI) > 0 {
 		get(p.OpenAPI, a.OpenAPI)
 	}
+	for _, path := range notServed {
+		r.HandleFunc(path, s.identified(s.unserved))
+		r.HandleFunc(path+"/*", s.identified(s.unserved))
+	}
 	r.NotFound(s.identified(s.notFound))
 	r.MethodNotAllowed(s.identified(func(w http.ResponseWriter, req *http.Request) { s.methodNotAllowed(w, req, r) }))
 	return r, nil
@@ -124,6 +128,19 @@ func (s *Server) takesJSON(next http.HandlerFunc) http.HandlerFunc {
 		}
 		next(w, r)
 	}
+}
+
+// notServed are paths of OpenAI's and Dynamo's that clients may ask for and that this server doesn't serve. The README
+// lists them, too.
+var notServed = []string{
+	"/v1/realtime", "/v1/videos/stream", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/variations",
+	"/v1/files", "/v1/uploads", "/v1/batches", "/v1/moderations", "/v1/fine_tuning", "/v1/assistants", "/v1/threads",
+	"/v1/vector_stores", "/v1/conversations", "/inference/v1/generate", "/generate",
+}
+
+// unserved says so, in place of letting a client look for a mistake in its base URL.
+func (s *Server) unserved(w http.ResponseWriter, r *http.Request) {
+	s.errors.write(w, fault.New(fault.NotFound, "%s is not served here", clip(r.URL.Path, 256)))
 }
 
 // notFound repeats what was asked for: most of the time it is a wrong base URL.

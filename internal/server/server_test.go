@@ -142,6 +142,8 @@ func TestErrors(t *testing.T) {
 		{"too large", "POST", "/v1/chat/completions", strings.Repeat(" ", 1<<20) + chatBody, "", 413, "invalid_request_error",
 			"request_too_large", "exceeds the limit of 1 MB set by DYN_HTTP_BODY_LIMIT_MB"},
 		{"unknown route", "POST", "/v1/nothing", `{}`, "", 404, "invalid_request_error", "not_found", "Route not found: POST /v1/nothing"},
+		{"route of somebody else", "GET", "/v1/realtime", "", "", 404, "invalid_request_error", "not_found", "/v1/realtime is not served here"},
+		{"below it", "POST", "/v1/files/file-1/content", `{}`, "", 404, "invalid_request_error", "not_found", "is not served here"},
 		{"wrong method", "GET", "/v1/chat/completions", "", "", 405, "invalid_request_error", "", "allowed: POST"},
 		{"no such model", "GET", "/v1/models/a/b", "", "", 404, "invalid_request_error", "model_not_found", "a/b"},
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/catalog"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/pipeline"
 	"github.com/portico-llm/portico/internal/server/reply"
@@ -44,6 +45,9 @@ func (x *exchange) task(task openai.Task) error {
 	}
 	x.describe(&openai.Common{Model: req.Model}, x.endpoint.String(), nil)
 	x.answerID = x.endpoint.String() + "-" + x.meta.RequestID
+	if task == openai.TaskScore {
+		return x.answerScores(set, req)
+	}
 	prepared, err := x.s.opts.Pipeline.PrepareTask(x.r.Context(), set, x.meta, req)
 	if err != nil {
 		return err
@@ -64,21 +68,40 @@ func (x *exchange) answerTask(p *pipeline.Prepared, req *openai.TaskRequest) err
 	if err != nil {
 		return err
 	}
-	switch req.Task() {
-	case openai.TaskEmbed:
+	if req.Task() == openai.TaskEmbed {
 		e := reply.Embeddings{
 			Model: req.Model, Count: req.Input.Len(),
 			Base64: req.EncodingFormat != nil && *req.EncodingFormat == "base64",
 		}
 		value, err = e.Append(nil, value)
-	case openai.TaskScore:
-		s := reply.Scores{ID: x.answerID, Model: req.Model, Created: x.s.opts.Now().Unix(), Count: len(req.Text2)}
-		value, err = s.Append(nil, value)
 	}
 	if err != nil {
 		return err
 	}
 	return x.write(value)
+}
+
+// answerScores asks for one part of a score request after the other: what is compared with the same text.
+func (x *exchange) answerScores(set *catalog.Set, req *openai.TaskRequest) error {
+	s := reply.Scores{ID: x.answerID, Model: req.Model, Created: x.s.opts.Now().Unix()}
+	for _, part := range req.ScoreParts() {
+		prepared, err := x.s.opts.Pipeline.PrepareTask(x.r.Context(), set, x.meta, part)
+		if err != nil {
+			return err
+		}
+		var whole reply.Whole
+		if err := x.s.opts.Pipeline.Run(x.r.Context(), prepared, &whole); err != nil {
+			return err
+		}
+		value, err := whole.Value()
+		if err == nil {
+			err = s.Add(value, len(part.Text2))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return x.write(s.Append(nil))
 }
 
 // answerSound passes sound on as it comes.

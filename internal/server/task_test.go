@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/server"
 	"github.com/portico-llm/portico/internal/testkit"
 )
@@ -63,6 +64,27 @@ func TestTasks(t *testing.T) {
 				t.Errorf("request:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestScorePairs: as many first texts as second ones are compared one by one, in one request for each run of the same.
+func TestScorePairs(t *testing.T) {
+	answers := []string{`[[{"score":0.5,"index":1,"meta_info":{"prompt_tokens":3}},{"score":0.25,"index":0}]]`, `[[{"score":1,"index":0}]]`}
+	var sent []string
+	d := &testkit.Dispatcher{Script: func(_ *router.Call, body []byte) (testkit.Script, error) {
+		sent = append(sent, string(body))
+		return testkit.Items(answers[len(sent)-1]), nil
+	}}
+	s := start(t, d, taskModels)
+	_, body := s.do(t, http.MethodPost, "/v1/score", `{"model":"rank","text_1":["a","a","b"],"text_2":["x","y","z"]}`)
+	if !strings.Contains(body, `"data":[{"index":0,"object":"score","score":0.25},{"index":1,"object":"score","score":0.5},`+
+		`{"index":2,"object":"score","score":1}],"usage":{"prompt_tokens":3,"total_tokens":3}`) {
+		t.Error(body)
+	}
+	want := []string{`{"model":"rank","query":"a","documents":["x","y"],"return_documents":false}`,
+		`{"model":"rank","query":"b","documents":["z"],"return_documents":false}`}
+	if diff := cmp.Diff(want, sent); diff != "" {
+		t.Error(diff)
 	}
 }
 

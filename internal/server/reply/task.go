@@ -187,17 +187,19 @@ func appendNumbers(dst []byte, numbers []float32) []byte {
 	return append(dst, ']')
 }
 
-// Scores turns a worker's answer to a rerank request into one to a score request: one score for each text, in the
+// Scores turns workers' answers to rerank requests into one to a score request: one score for each text, in the
 // client's order.
 type Scores struct {
 	ID      string // of the answer
 	Model   string // as the client named it
 	Created int64  // Unix seconds
-	Count   int    // texts
+
+	scores []float64
+	tokens int
 }
 
-// Append appends the answer to dst.
-func (s *Scores) Append(dst, value []byte) ([]byte, error) {
+// Add takes a worker's answer, which is about the next so many texts.
+func (s *Scores) Add(value []byte, count int) error {
 	var ranked []struct {
 		Score *float64 `json:"score"`
 		Index int      `json:"index"`
@@ -206,32 +208,39 @@ func (s *Scores) Append(dst, value []byte) ([]byte, error) {
 		} `json:"meta_info"`
 	}
 	if err := json.Unmarshal(value, &ranked); err != nil {
-		return dst, errRawChunk.Because(fmt.Errorf("scores: %w", err))
+		return errRawChunk.Because(fmt.Errorf("scores: %w", err))
 	}
-	scores := make([]*float64, s.Count)
-	tokens := 0
+	scores := make([]*float64, count)
 	for _, r := range ranked {
-		if r.Index < 0 || r.Index >= s.Count || r.Score == nil || scores[r.Index] != nil {
-			return dst, errRawChunk.Because(fmt.Errorf("scores: index %d of %d is wrong", r.Index, s.Count))
+		if r.Index < 0 || r.Index >= count || r.Score == nil || scores[r.Index] != nil {
+			return errRawChunk.Because(fmt.Errorf("scores: index %d of %d is wrong", r.Index, count))
 		}
 		scores[r.Index] = r.Score
-		tokens += r.Meta.PromptTokens
+		s.tokens += r.Meta.PromptTokens
 	}
+	for _, score := range scores {
+		if score == nil {
+			return errRawChunk.Because(fmt.Errorf("scores: %d for %d texts", len(ranked), count))
+		}
+		s.scores = append(s.scores, *score)
+	}
+	return nil
+}
+
+// Append appends the answer to dst.
+func (s *Scores) Append(dst []byte) []byte {
 	dst = appendString(append(dst, `{"id":`...), s.ID)
 	dst = strconv.AppendInt(append(dst, `,"object":"list","created":`...), s.Created, 10)
 	dst = append(appendString(append(dst, `,"model":`...), s.Model), `,"data":[`...)
-	for i, score := range scores {
-		if score == nil {
-			return dst, errRawChunk.Because(fmt.Errorf("scores: %d for %d texts", len(ranked), s.Count))
-		}
+	for i, score := range s.scores {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
 		dst = strconv.AppendInt(append(dst, `{"index":`...), int64(i), 10)
-		dst = strconv.AppendFloat(append(dst, `,"object":"score","score":`...), *score, 'g', -1, 64)
+		dst = strconv.AppendFloat(append(dst, `,"object":"score","score":`...), score, 'g', -1, 64)
 		dst = append(dst, '}')
 	}
-	dst = strconv.AppendInt(append(dst, `],"usage":{"prompt_tokens":`...), int64(tokens), 10)
-	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), int64(tokens), 10)
-	return append(dst, "}}"...), nil
+	dst = strconv.AppendInt(append(dst, `],"usage":{"prompt_tokens":`...), int64(s.tokens), 10)
+	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), int64(s.tokens), 10)
+	return append(dst, "}}"...)
 }

@@ -74,8 +74,9 @@ func TestEmbeddingsRefusals(t *testing.T) {
 }
 
 func TestScores(t *testing.T) {
-	s := reply.Scores{ID: "score-1", Model: "m", Created: 7, Count: 2}
-	got, err := s.Append(nil, []byte(`[{"score":0.25,"index":1,"meta_info":{"prompt_tokens":3}},{"score":-2.0,"index":0}]`))
+	s := reply.Scores{ID: "score-1", Model: "m", Created: 7}
+	err := s.Add([]byte(`[{"score":0.25,"index":1,"meta_info":{"prompt_tokens":3}},{"score":-2.0,"index":0}]`), 2)
+	got := s.Append(nil)
 	want := `{"id":"score-1","object":"list","created":7,"model":"m","data":[{"index":0,"object":"score","score":-2},` +
 		`{"index":1,"object":"score","score":0.25}],"usage":{"prompt_tokens":3,"total_tokens":3}}`
 	if diff := cmp.Diff(want, string(got)); diff != "" || err != nil {
@@ -85,8 +86,8 @@ func TestScores(t *testing.T) {
 		`{}`, `[]`, `[{"score":1,"index":0}]`, `[{"score":1,"index":0},{"score":1,"index":0}]`,
 		`[{"score":1,"index":2},{"score":1,"index":0}]`, `[{"index":1},{"score":1,"index":0}]`,
 	} {
-		if out, err := s.Append(nil, []byte(worker)); fault.KindOf(err) != fault.BadGateway {
-			t.Errorf("%s: %s, %v", worker, out, err)
+		if err := s.Add([]byte(worker), 2); fault.KindOf(err) != fault.BadGateway {
+			t.Errorf("%s: %v", worker, err)
 		}
 	}
 }

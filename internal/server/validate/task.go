@@ -36,8 +36,8 @@ func Task(req *openai.TaskRequest, opts Options) error {
 		)
 	case openai.TaskScore:
 		return first(
-			func() error { return scored(req) },
 			func() error { return texts("text_2", req.Text2, opts) },
+			func() error { return scored(req) },
 		)
 	}
 	return media(req, opts)
@@ -115,12 +115,20 @@ func texts(name string, list []string, opts Options) error {
 	return nil
 }
 
-// scored checks the text that the others are compared with. Workers compare many texts with one.
+// scored checks the texts that the others are compared with: one for all, or one for each.
 func scored(req *openai.TaskRequest) error {
-	if len(req.Text1) != 1 {
-		return refuse("text_1", "`text_1` must be one text, not %d", len(req.Text1))
+	if n := len(req.Text1); n != 1 && n != len(req.Text2) {
+		return refuse("text_1", "`text_1` must be one text, or as many as `text_2` (%d), not %d", len(req.Text2), n)
 	}
-	return notEmpty("text_1", &req.Text1[0])
+	if len(req.Text1) == 1 {
+		return notEmpty("text_1", &req.Text1[0])
+	}
+	for i := range req.Text1 {
+		if err := notEmpty("text_1["+strconv.Itoa(i)+"]", &req.Text1[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // truncation checks a length in tokens, or -1 for the model's own.
