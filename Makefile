@@ -135,7 +135,7 @@ chaos: build peers ## Kill, freeze and restart everything under 200 streams for 
 .PHONY: bench-router
 bench-router: build peers ## Mode kv: the index and the hashes beside Dynamo's crate, the choice, and both frontends in turns
 	@go run ./tests/bench/kvindex $(ARGS)
-	@go test -run '^$$' -bench Choose -benchtime 10000x ./internal/router/kvroute
+	@go test -run '^$$' -bench Choose -benchtime 10000x -timeout 2m ./internal/router/kvroute
 	@go run ./tests/bench/router
 
 .PHONY: bench

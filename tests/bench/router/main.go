@@ -43,7 +43,10 @@ func run(ctx context.Context) error {
 	flag.IntVar(&s.groups, "groups", 12, "different beginnings of prompts in a round")
 	flag.StringVar(&s.speedup, "speedup", "5", "speed of the workers, against a real one's")
 	flag.StringVar(&s.events, "events", "zmq", "event plane of the workers: zmq or nats")
+	within := flag.Duration("within", 4*time.Minute, "give up after that")
 	flag.Parse()
+	ctx, stop := context.WithTimeout(ctx, *within)
+	defer stop()
 	root, err := os.Getwd()
 	if err != nil {
 		return err
