@@ -17,6 +17,7 @@ import (
 	"github.com/portico-llm/portico/internal/multimodal/decode"
 	"github.com/portico-llm/portico/internal/multimodal/item"
 	"github.com/portico-llm/portico/internal/multimodal/process"
+	"github.com/portico-llm/portico/internal/prepost/executor"
 	"github.com/portico-llm/portico/internal/prepost/tokenizer"
 )
 
@@ -120,7 +121,10 @@ func openProcessor(ctx context.Context, dir string, s process.Settings, pool *de
 	}
 	opts.Settings, opts.Pool = s, pool
 	if text, err := os.ReadFile(filepath.Join(dir, "tokenizer.json")); err == nil {
-		t, err := tokenizer.Load(ctx, tokenizer.Options{JSON: text, Log: slog.New(slog.DiscardHandler)})
+		log := slog.New(slog.DiscardHandler)
+		pools := executor.NewRegistry(executor.Options{Workers: 1, Log: log})
+		defer func() { _ = pools.Close() }() // it only reads, and the process ends soon after
+		t, err := tokenizer.Load(ctx, tokenizer.Options{JSON: text, Name: filepath.Base(dir), Registry: pools, Log: log})
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer: %w", err)
 		}

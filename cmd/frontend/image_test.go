@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -78,5 +81,59 @@ func TestImageOutcomes(t *testing.T) {
 				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, tt.code, stdout.String(), stderr.String())
 			}
 		})
+	}
+}
+
+// TestImageTiles: a tokenizer says what stands between an image's tiles. SmolVLM's is the small model's with more tokens.
+func TestImageTiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "preprocessor_config.json", "processor_config.json"} {
+		text, err := os.ReadFile(imageModels + "smolvlm/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(strings.ReplaceAll(string(text), `"image_token_id": 300`, `"image_token_id": 49152`))
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile("../../configs/models/smollm2-135m-instruct/tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		t.Fatal(err)
+	}
+	added := tree["added_tokens"].([]any)
+	more := []string{"<image>", "<fake_token_around_image>", "<global-img>"}
+	for r := range 6 {
+		for c := range 6 {
+			more = append(more, fmt.Sprintf("<row_%d_col_%d>", r+1, c+1))
+		}
+	}
+	for i, token := range more {
+		added = append(added, map[string]any{"id": 49152 + i, "content": token, "single_word": false, "lstrip": false,
+			"rstrip": false, "normalized": false, "special": true})
+	}
+	tree["added_tokens"] = added
+	if text, err = json.Marshal(tree); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr strings.Builder
+	if code := runImage([]string{"--model-path", dir, imageFiles + "rgb.png"}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	var got imageReport
+	if err := json.Unmarshal([]byte(stdout.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	// 3 x 4 tiles and the whole image: 64 tokens and two more for each, two line feeds between rows, one token for the two
+	// behind them, and one at the end.
+	if want := 13*(64+2) + 2 + 1 + 1; got.Unsent != "" || got.Tokens != want || got.Embeds != 13*64 {
+		t.Errorf("got %s, want %d placeholders", stdout.String(), want)
 	}
 }
