@@ -395,12 +395,9 @@ func (a *app) dispatcher(e *embedded) (router.Dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	routes.kv, err = a.kvRouter(home, natsPlane, registrar, func(ctx context.Context, call *router.Call) (router.Stream, error) {
+	routes.kv = a.kvRouter(home, natsPlane, registrar, func(ctx context.Context, call *router.Call) (router.Stream, error) {
 		return d.Dispatch(ctx, call)
 	})
-	if err != nil {
-		return nil, err
-	}
 	// A dispatcher starts nothing: it works on its callers' goroutines.
 	d = dispatch.New(dispatch.Options{
 		Snapshots: a.store.Snapshot, Policy: choose, Route: sessions.with(routes.of), Busy: a.loads.Checker,

@@ -26,7 +26,7 @@ import (
 func (a *app) kvRouter(
 	home *callhome.Listener, plane *nats.Plane, registrar events.Registrar,
 	dispatch func(context.Context, *router.Call) (router.Stream, error),
-) (*kvroute.Router, error) {
+) *kvroute.Router {
 	k := a.cfg.Router.KV
 	opts := kvroute.Options{
 		Mode: a.cfg.Router.Mode, Config: kvConfig(&k), BlockSize: k.BlockSize, MemoryLimit: k.MemoryLimit,
@@ -41,7 +41,7 @@ func (a *app) kvRouter(
 	if k.ReplicaSync {
 		opts.Registrar = registrar
 	}
-	return kvroute.New(opts), nil
+	return kvroute.New(opts)
 }
 
 // eventHost is where others reach this process's event sockets.

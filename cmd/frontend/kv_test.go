@@ -38,10 +38,7 @@ func TestBooksOfKVRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.loads = busyMonitor(a)
-	kv, err := a.kvRouter(home, plane, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := a.kvRouter(home, plane, nil, nil)
 	id := worker.EndpointID{Namespace: "n", Component: "c", Name: "generate"}
 	in := &worker.Instance{Namespace: "n", Component: "c", Endpoint: "generate", InstanceID: 7}
 	snap := &router.Snapshot{

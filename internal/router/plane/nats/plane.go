@@ -156,20 +156,10 @@ func (p *Plane) Await(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
-		up := p.nextUp()
-		switch {
-		case l.nc.IsConnected():
-			return nil
-		case p.closed.Load():
-			return away(errClosed)
-		}
-		select {
-		case <-up:
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), l.nc.LastError())
-		}
+	if err := p.awaitUp(ctx, l, nil); err == nil || ctx.Err() == nil {
+		return err
 	}
+	return errors.Join(context.Cause(ctx), l.nc.LastError())
 }
 
 // nextUp is closed when the server comes up next. It is taken before the state is looked at: a connect in between closes
@@ -262,8 +252,12 @@ func (p *Plane) Start(
 	if err != nil {
 		return nil, err
 	}
-	if err := p.awaitUp(ctx, l); err != nil {
-		return nil, err
+	if !l.nc.IsConnected() {
+		t := time.NewTimer(p.opts.DownWait) // a hiccup
+		defer t.Stop()
+		if err := p.awaitUp(ctx, l, t.C); err != nil {
+			return nil, err
+		}
 	}
 	msg := &natsgo.Msg{Subject: m.Instance.Transport.NATS, Data: m.Envelope, Header: header(m)}
 	// The server says its limit when it connects, headers counted. It may be another after a reconnect, so send looks
@@ -284,13 +278,8 @@ func tooLarge(size, limit int64) *fault.Error {
 	return e
 }
 
-// awaitUp returns once the server can be reached, and fails when that takes longer than a hiccup, which is DownWait.
-func (p *Plane) awaitUp(ctx context.Context, l *link) error {
-	if l.nc.IsConnected() {
-		return nil
-	}
-	t := time.NewTimer(p.opts.DownWait)
-	defer t.Stop()
+// awaitUp returns once the server can be reached. It fails when late is sent to first; nil: never.
+func (p *Plane) awaitUp(ctx context.Context, l *link, late <-chan time.Time) error {
 	for {
 		up := p.nextUp()
 		switch {
@@ -301,7 +290,7 @@ func (p *Plane) awaitUp(ctx context.Context, l *link) error {
 		}
 		select {
 		case <-up:
-		case <-t.C:
+		case <-late:
 			return away(natsgo.ErrDisconnected)
 		case <-ctx.Done():
 			return ctx.Err()
