@@ -35,16 +35,28 @@ func (k *cache) check() error {
 	}
 	for e := k.strips.order.Front(); e != nil; e = e.Next() {
 		s := e.Value.(*strip)
-		if s.place != e || s.size < 4*int64(cap(s.ids))+16*int64(cap(s.marks)) {
-			return fmt.Errorf("a strip of %d bytes is not where it should be, or has more", s.size)
+		if err := s.check(numbered); err != nil {
+			return err
 		}
-		begin := 0
-		for _, m := range s.marks {
-			if b := numbered[m.number]; b != nil && !slices.Equal(b.ids, s.ids[begin:m.end]) {
-				return fmt.Errorf("a strip has %v in place of %v, the ids of %q", s.ids[begin:m.end], b.ids, b.text)
-			}
-			begin = m.end
+		if s.place != e {
+			return fmt.Errorf("a strip of %d bytes is not where it should be", s.size)
 		}
+	}
+	return nil
+}
+
+func (s *strip) check(numbered map[uint64]*block) error {
+	s.mu.Lock() // it may be written to while it is on its shelf
+	defer s.mu.Unlock()
+	if has := 4*int64(cap(s.ids)) + 16*int64(cap(s.marks)); s.size < has {
+		return fmt.Errorf("a strip of %d bytes has %d", s.size, has)
+	}
+	begin := 0
+	for _, m := range s.marks {
+		if b := numbered[m.number]; b != nil && !slices.Equal(b.ids, s.ids[begin:m.end]) {
+			return fmt.Errorf("a strip has %v in place of %v, the ids of %q", s.ids[begin:m.end], b.ids, b.text)
+		}
+		begin = m.end
 	}
 	return nil
 }
