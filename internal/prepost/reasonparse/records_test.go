@@ -1,11 +1,8 @@
 package reasonparse_test
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -16,9 +13,8 @@ import (
 
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/reasonparse"
+	"github.com/portico-llm/portico/internal/testkit"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata/differences.tsv")
 
 // record is one recorded case.
 type record struct {
@@ -53,23 +49,9 @@ type message struct {
 
 func loadRecords(tb testing.TB) []record {
 	tb.Helper()
-	f, err := os.Open("testdata/reasoning.jsonl.gz")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	var records []record
-	dec := json.NewDecoder(bufio.NewReader(z))
-	for dec.More() {
-		var r record
-		if err := dec.Decode(&r); err != nil {
-			tb.Fatal(err)
-		}
-		records = append(records, r)
+	for r := range testkit.Records[record](tb, "testdata/reasoning.jsonl.gz") {
+		records = append(records, *r)
 	}
 	return records
 }
@@ -215,7 +197,7 @@ func show(m message) string {
 func readDifferences(tb testing.TB) map[string]difference {
 	tb.Helper()
 	data, err := os.ReadFile("testdata/differences.tsv")
-	if err != nil && !*update {
+	if err != nil && !testkit.Updating() {
 		tb.Fatal(err)
 	}
 	known := map[string]difference{}
@@ -242,7 +224,7 @@ func TestRecorded(t *testing.T) {
 		delete(known, key)
 		if have.Content == want.Content && have.Reasoning == want.Reasoning {
 			equal++
-			if listed && !*update {
+			if listed && !testkit.Updating() {
 				t.Errorf("%s: listed as a difference, but equal", key)
 			}
 			continue
@@ -253,13 +235,13 @@ func TestRecorded(t *testing.T) {
 			d.reason = "?"
 		}
 		fmt.Fprintln(&out, d.line())
-		if d.reason == "?" && !*update {
+		if d.reason == "?" && !testkit.Updating() {
 			t.Errorf("%s: no reason given\n text %q\n ours %s\n want %s", key, r.Text, d.have, d.want)
-		} else if d != old && !*update {
+		} else if d != old && !testkit.Updating() {
 			t.Errorf("%s:\n text %q\n now  %s\n was  %s", key, r.Text, d.line(), old.line())
 		}
 	}
-	if *update {
+	if testkit.Updating() {
 		if err := os.WriteFile("testdata/differences.tsv", out.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -1,11 +1,8 @@
 package dispatch_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -14,6 +11,7 @@ import (
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/router/dispatch"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // statuses are those of the kinds that workers' errors become.
@@ -27,28 +25,15 @@ var statuses = map[fault.Kind]int{
 // Worker errors end as they do in the recordings, but for two things: an engine that says 503 or 529 is not worded as
 // an internal error, and the status of a backend is a detail only where the backend stated one.
 func TestRecordedFaults(t *testing.T) {
-	file, err := os.Open("testdata/errors.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	z, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
+	type recorded struct {
+		Name    string                     `json:"name"`
+		Item    map[string]json.RawMessage `json:"item"`
+		Status  int                        `json:"status"`
+		Message string                     `json:"message"`
+		Details map[string]any             `json:"details"`
 	}
 	seen := 0
-	lines := bufio.NewScanner(z)
-	for lines.Scan() {
-		var c struct {
-			Name    string                     `json:"name"`
-			Item    map[string]json.RawMessage `json:"item"`
-			Status  int                        `json:"status"`
-			Message string                     `json:"message"`
-			Details map[string]any             `json:"details"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+	for c := range testkit.Records[recorded](t, "testdata/errors.jsonl.gz") {
 		delete(c.Item, "_dynamo_annotated")
 		raw, err := json.Marshal(map[string]any{"data": c.Item})
 		if err != nil {
@@ -79,8 +64,8 @@ func TestRecordedFaults(t *testing.T) {
 			}
 		}
 	}
-	if err := lines.Err(); err != nil || seen < 50 {
-		t.Errorf("%d cases, %v", seen, err)
+	if seen < 50 {
+		t.Errorf("%d cases", seen)
 	}
 }
 

@@ -1,14 +1,10 @@
 package kvcost_test
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/portico-llm/portico/internal/router/kvcost"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 type rankVector struct {
@@ -98,31 +95,16 @@ func (v *vector) query() (*kvcost.Query, *kvcost.Config, []kvcost.Candidate) {
 }
 
 func TestSelectionVectors(t *testing.T) {
-	file, err := os.Open("../../../tests/golden/kv/selection.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	z, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 1<<20)
 	states, costs, columns := 0, 0, 0
 	random := rand.New(rand.NewPCG(1, 2))
-	for lines.Scan() {
-		var v vector
-		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
-			t.Fatal(err)
-		}
+	for v := range testkit.Records[vector](t, "../../../tests/golden/kv/selection.jsonl.gz") {
 		states++
-		costs += checkCosts(t, &v)
-		columns += checkColumns(t, &v)
-		checkChoice(t, &v, random)
+		costs += checkCosts(t, v)
+		columns += checkColumns(t, v)
+		checkChoice(t, v, random)
 	}
-	if err := lines.Err(); err != nil || states != 500 || costs != 3148 {
-		t.Errorf("%d states and %d costs, want 500 and 3148; %v", states, costs, err)
+	if states != 500 || costs != 3148 {
+		t.Errorf("%d states and %d costs, want 500 and 3148", states, costs)
 	}
 	if columns < 500 {
 		t.Errorf("only %d costs were looked at in columns", columns)

@@ -1,13 +1,9 @@
 package kvhash_test
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -16,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/portico-llm/portico/internal/router/kvhash"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // u64 is a number that the vectors write as a decimal string.
@@ -33,28 +30,6 @@ func plain(v []u64) []uint64 {
 		out[i] = uint64(x)
 	}
 	return out
-}
-
-// lines calls f with each line of a golden file.
-func lines(t *testing.T, name string, f func(line []byte)) {
-	t.Helper()
-	file, err := os.Open("../../../tests/golden/kv/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	z, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := bufio.NewScanner(z)
-	s.Buffer(nil, 1<<22)
-	for s.Scan() {
-		f(s.Bytes())
-	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 type blockVector struct {
@@ -88,11 +63,7 @@ func (v *blockVector) names(name string) (adapter, salt string) {
 
 func TestBlockVectors(t *testing.T) {
 	cases := 0
-	lines(t, "block_hashes.jsonl.gz", func(line []byte) {
-		var v blockVector
-		if err := json.Unmarshal(line, &v); err != nil {
-			t.Fatal(err)
-		}
+	for v := range testkit.Records[blockVector](t, "../../../tests/golden/kv/block_hashes.jsonl.gz") {
 		var media []kvhash.Medium
 		for _, m := range v.Media {
 			media = append(media, kvhash.Medium{Hash: uint64(m.Hash), Ranges: m.Offsets})
@@ -125,7 +96,7 @@ func TestBlockVectors(t *testing.T) {
 				t.Errorf("%d %d %s: hashes of both kinds differ; %v", v.ID, c.BlockSize, c.Case, err)
 			}
 		}
-	})
+	}
 	if cases != 4000 {
 		t.Errorf("%d cases, not 4000", cases)
 	}
@@ -153,11 +124,7 @@ type miscVector struct {
 
 func TestMiscVectors(t *testing.T) {
 	kinds := make(map[string]int)
-	lines(t, "misc_hashes.jsonl.gz", func(line []byte) {
-		var v miscVector
-		if err := json.Unmarshal(line, &v); err != nil {
-			t.Fatal(err)
-		}
+	for v := range testkit.Records[miscVector](t, "../../../tests/golden/kv/misc_hashes.jsonl.gz") {
 		kinds[v.Kind]++
 		switch v.Kind {
 		case "seed":
@@ -170,9 +137,9 @@ func TestMiscVectors(t *testing.T) {
 				t.Errorf("MediaHash(%q) = %d, %t; pad token %d", v.ID, got, ok, kvhash.PadToken(got))
 			}
 		case "universal":
-			checkUniversal(t, &v)
+			checkUniversal(t, v)
 		}
-	})
+	}
 	if d := cmp.Diff(map[string]int{"seed": 8, "mm_identifier": 32, "universal": 60}, kinds); d != "" {
 		t.Error(d)
 	}

@@ -1,17 +1,15 @@
 package kvindex_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"os"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/portico-llm/portico/internal/router/kvindex"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // u64 is a number that the vectors write as a decimal string.
@@ -83,25 +81,10 @@ func overlaps(x *kvindex.Index, q []uint64) map[kvindex.Worker]uint32 {
 // TestHistories: the index equals the plain set model; where a history removes blocks from the middle, it equals the
 // variant in which what lies behind a removed block goes too.
 func TestHistories(t *testing.T) {
-	file, err := os.Open("../../../tests/golden/kv/index_histories.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	z, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 1<<22)
 	histories, queries := 0, make(map[string]int)
-	for lines.Scan() {
-		var h history
-		if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
-			t.Fatal(err)
-		}
+	for h := range testkit.Records[history](t, "../../../tests/golden/kv/index_histories.jsonl.gz") {
 		histories++
-		x := replay(t, &h)
+		x := replay(t, h)
 		for i, q := range h.Queries {
 			queries[h.Class]++
 			want := q.Scores
@@ -116,8 +99,8 @@ func TestHistories(t *testing.T) {
 			}
 		}
 	}
-	if err := lines.Err(); err != nil || histories != 364 {
-		t.Errorf("%d histories, %v", histories, err)
+	if histories != 364 {
+		t.Errorf("%d histories", histories)
 	}
 	if d := cmp.Diff(map[string]int{"engine": 2000, "engine-long": 240, "arbitrary": 1000, "worker-hashes": 400}, queries); d != "" {
 		t.Error(d)

@@ -1,11 +1,7 @@
 package kvroute_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/hex"
-	"encoding/json"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +12,7 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/kvhash"
 	"github.com/portico-llm/portico/internal/router/kvroute"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // TestRecordedTraffic replays what a real router and real workers said on NATS: the hashes of the prompts are those that
@@ -102,29 +99,12 @@ func TestRecordedTraffic(t *testing.T) {
 // replay calls f with every recorded message.
 func replay(t *testing.T, f func(subject string, body []byte)) {
 	t.Helper()
-	file, err := os.Open("../../../api/worker/testdata/kv_nats.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	z, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var h struct{ Subject, Hex string }
-		if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
-			t.Fatal(err)
-		}
+	type message struct{ Subject, Hex string }
+	for h := range testkit.Records[message](t, "../../../api/worker/testdata/kv_nats.jsonl.gz") {
 		body, err := hex.DecodeString(h.Hex)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f(h.Subject, body)
-	}
-	if lines.Err() != nil {
-		t.Fatal(lines.Err())
 	}
 }
