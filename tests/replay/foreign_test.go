@@ -21,7 +21,9 @@ func TestForeignSpecialTokens(t *testing.T) {
 		readParsed(t, "../../../internal/prepost/reasonparse/testdata/reasoning.jsonl.gz"))
 	played, shown := 0, 0
 	for _, c := range cases {
-		if r.IntN(6) > 0 && c.ToolParser != "harmony" && c.ReasoningParser != "gpt_oss" && !strings.HasPrefix(c.Name, "sr.") {
+		// More of those whose markers are special tokens.
+		special := c.ToolParser == "harmony" || c.ReasoningParser == "gpt_oss" || strings.HasPrefix(c.Name, "sr.")
+		if one := r.IntN(12); special && one > 3 || !special && one > 0 {
 			continue
 		}
 		played++
@@ -43,7 +45,7 @@ func TestForeignSpecialTokens(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases, special tokens shown in %d", played, shown)
-	if played < 300 || shown < played/3 {
+	if played < 150 || shown < played/3 {
 		t.Errorf("%d cases, special tokens shown in %d", played, shown)
 	}
 }
