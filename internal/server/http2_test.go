@@ -22,7 +22,8 @@ func (s *stack) speakHTTP2(tb testing.TB) *atomic.Int32 {
 	dials := new(atomic.Int32)
 	var dialer net.Dialer
 	tr := &http.Transport{
-		Protocols: new(http.Protocols),
+		Protocols:       new(http.Protocols),
+		MaxConnsPerHost: 1, // whoever comes while it is being opened waits for it
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dials.Add(1)
 			return dialer.DialContext(ctx, network, address)
