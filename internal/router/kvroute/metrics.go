@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		choose: histogram("portico_kv_choose_seconds", "Time to choose a worker, hashing the prompt included (seconds)",
 			prometheus.ExponentialBuckets(1e-6, 2, 16)),
 		mismatch: gauge("portico_kv_block_size_mismatch_workers",
-			"Workers whose KV block size differs from their endpoint's, so that their caches aren't used"),
+			"Workers whose cards say another KV block size than their endpoint's: their caches aren't used, unless that size is configured"),
 		recoveries: counter("portico_kv_recoveries_total", "Times that a worker was asked for its KV state", "outcome"),
 		gaps:       counter("portico_kv_event_gaps_total", "Gaps in the numbers of a worker's KV events"),
 		applied:    counter("portico_kv_events_total", "KV events of workers", "kind"),

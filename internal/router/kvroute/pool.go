@@ -212,11 +212,12 @@ func (p *pool) follow(instances []*worker.Instance, cards map[uint64]*worker.Car
 func (p *pool) enlist(to *roster, in *worker.Instance, card *worker.Card) {
 	rc := &card.RuntimeConfig
 	m := member{instance: in, from: len(to.ranks)}
-	if card.KVCacheBlockSize != uint32(p.layout.BlockSize) && p.r.opts.BlockSize <= 0 {
-		m.muted = true
-		p.complain(in.InstanceID, card)
-	} else {
+	if size := card.KVCacheBlockSize; size == uint32(p.layout.BlockSize) || (size == 0 && p.r.opts.BlockSize > 0) {
 		p.forgive(in.InstanceID)
+	} else {
+		// A size that was configured stands above the card, which may be wrong. If it isn't, nothing is ever found.
+		m.muted = p.r.opts.BlockSize <= 0
+		p.complain(in.InstanceID, card, m.muted)
 	}
 	for i := range min(max(rc.DataParallelSize, 1), maxRanks) {
 		at := kvindex.Worker{ID: in.InstanceID, Rank: rc.DataParallelStartRank + i}

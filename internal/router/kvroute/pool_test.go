@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
@@ -79,22 +78,7 @@ func TestBlockSizeMismatch(t *testing.T) {
 	if got := w.r.Cached(endpoint, locals(t, tokens(40, 1))); len(got) != 0 {
 		t.Errorf("thought cached: %v", got)
 	}
-	mismatch := func() float64 {
-		n, err := testutil.GatherAndCount(reg, "portico_kv_block_size_mismatch_workers")
-		if err != nil || n != 1 {
-			t.Fatalf("%d series, %v", n, err)
-		}
-		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "portico_kv_block_size_mismatch_workers" {
-				return f.GetMetric()[0].GetGauge().GetValue()
-			}
-		}
-		return -1
-	}
+	mismatch := func() float64 { return mismatches(t, reg) }
 	if n := mismatch(); n != 1 {
 		t.Errorf("%v workers differ", n)
 	}
@@ -111,6 +95,46 @@ func TestBlockSizeMismatch(t *testing.T) {
 	w.quiet()
 	if n := w.r.Entries(endpoint); n != 10 {
 		t.Errorf("%d blocks in the index", n)
+	}
+}
+
+// mismatches reads the metric of workers whose block size differs.
+func mismatches(t *testing.T, reg *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "portico_kv_block_size_mismatch_workers" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return 0
+}
+
+// TestConfiguredBlockSize takes the configured size in place of a card's, and says loudly that they differ. A card that
+// says nothing has nothing to complain about.
+func TestConfiguredBlockSize(t *testing.T) {
+	for card, want := range map[uint32]float64{2 * blockSize: 1, blockSize: 0, 0: 0} {
+		reg := prometheus.NewRegistry()
+		w := newWorld(t, kvroute.Options{Registerer: reg, BlockSize: blockSize})
+		e := newEngine(1, 101)
+		w.cards[1] = &worker.Card{DisplayName: "m", ModelInput: "Tokens", KVCacheBlockSize: card}
+		w.publish(e)
+		w.cache.Missed(e.channel())
+		w.quiet()
+		w.send(e, e.store(locals(t, tokens(40, 1)))...)
+		if got := w.r.Cached(endpoint, locals(t, tokens(40, 1))); got[rankZero(1)] != 10 {
+			t.Errorf("card %d: thought cached: %v", card, got)
+		}
+		if n := mismatches(t, reg); n != want {
+			t.Errorf("card %d: %v workers differ, want %v", card, n, want)
+		}
+		w.publish()
+		if n := mismatches(t, reg); n != 0 {
+			t.Errorf("card %d: %v workers differ, of none", card, n)
+		}
 	}
 }
 

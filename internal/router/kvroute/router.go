@@ -245,22 +245,26 @@ func firstCard(instances []*worker.Instance, cards map[uint64]*worker.Card) *wor
 	return nil
 }
 
-// mute is a worker whose blocks are of another size than its pool's.
+// mute is a worker whose blocks are of another size than its pool's, by its card.
 type mute struct {
 	endpoint worker.EndpointID
 	worker   uint64
 }
 
-// complain says once that a worker can't be heard.
-func (p *pool) complain(id uint64, card *worker.Card) {
+// complain says once that a worker's blocks are of another size, so that it isn't heard or may be misunderstood.
+func (p *pool) complain(id uint64, card *worker.Card, muted bool) {
 	m := mute{p.id, id}
 	if p.r.mutes[m] {
 		return
 	}
 	p.r.mutes[m] = true
 	p.r.metrics.mismatch.WithLabelValues(p.id.String()).Inc()
-	p.r.opts.Log.Error("KV block size of a worker differs: what it has cached isn't used",
-		"endpoint", p.id.String(), "worker", id, "block_size", card.KVCacheBlockSize, "expected", p.layout.BlockSize)
+	log := p.r.opts.Log.With("endpoint", p.id.String(), "worker", id, "block_size", card.KVCacheBlockSize, "expected", p.layout.BlockSize)
+	if muted {
+		log.Error("KV block size of a worker differs: what it has cached isn't used")
+		return
+	}
+	log.Error("KV block size of a worker's card differs from the configured one: unless the card is wrong, nothing is found in its cache")
 }
 
 // forgive takes a complaint back: the worker is gone or has changed.
