@@ -6,24 +6,42 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/portico-llm/portico/tests/e2e/stack"
 )
 
-// eventPlanes are how workers tell of their caches.
-var eventPlanes = []string{"nats", "zmq"}
+// The event planes: how workers tell of their caches.
+const (
+	eventsNATS = "nats"
+	eventsZMQ  = "zmq"
+)
 
-// kvStack is a stack whose workers publish their events on a plane.
-func kvStack(t *testing.T, events string) *stack.Stack {
+// kvCell is a deployment in mode kv.
+type kvCell struct{ plane, backend, events string }
+
+// kvCells have every discovery backend with every event plane, and recovery queries over both request planes.
+var kvCells = []kvCell{
+	{stack.PlaneTCP, stack.BackendFile, eventsNATS},
+	{stack.PlaneNATS, stack.BackendEtcd, eventsZMQ},
+	{stack.PlaneTCP, stack.BackendEtcd, eventsNATS},
+	{stack.PlaneTCP, stack.BackendFile, eventsZMQ},
+}
+
+// eventCells differ in the event plane alone.
+var eventCells = []kvCell{kvCells[0], kvCells[3]}
+
+func (c kvCell) String() string { return c.plane + "/" + c.backend + "/" + c.events }
+
+// kvStack is the stack of a cell.
+func kvStack(t *testing.T, c kvCell) *stack.Stack {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "e2e-kv-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := stack.New(tools, stack.Options{Dir: dir, Plane: stack.PlaneTCP, Backend: stack.BackendFile, ZMQEvents: events == "zmq"})
+	s, err := stack.New(tools, stack.Options{Dir: dir, Plane: c.plane, Backend: c.backend, ZMQEvents: c.events == eventsZMQ})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,26 +67,42 @@ func kvMocker(t *testing.T, s *stack.Stack) *stack.Process {
 // kvFrontend starts a frontend in mode kv and waits until it knows n workers.
 func kvFrontend(t *testing.T, s *stack.Stack, kind string, n int, env ...string) *deployment {
 	t.Helper()
-	if s.NATS != nil {
-		env = append(env, "NATS_SERVER="+s.NATS.URL(), "DYN_EVENT_PLANE=nats")
-	}
-	f, err := s.StartFrontend(kind, append(env, "DYN_ROUTER_MODE=kv", "DYN_LOG=info")...)
+	env = append(append(s.EventEnv(), env...), "DYN_ROUTER_MODE=kv", "DYN_LOG=info")
+	f, err := s.StartFrontend(kind, env...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &deployment{Stack: s, frontend: f, client: newClient(t, f.URL)}
 	if kind == stack.Portico {
 		d.waitWorkers(t, n)
-		eventually(t, waitWorker, func() error {
-			if got := d.metric(t, "portico_kv_recoveries_total", `outcome="ok"`); int(got) < n {
-				return fmt.Errorf("%v workers have told of their caches", got)
-			}
-			return nil
-		})
+		d.waitRecoveries(t, n)
 	} else {
 		d.waitModel(t, model, true, waitWorker)
 	}
 	return d
+}
+
+// waitRecoveries waits until workers have told n times of their caches.
+func (d *deployment) waitRecoveries(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, waitWorker, func() error {
+		if got := d.recoveries(t); got < n {
+			return fmt.Errorf("workers have told %d times of their caches, want %d", got, n)
+		}
+		return nil
+	})
+}
+
+// recoveries is how often workers have told of their caches.
+func (d *deployment) recoveries(t *testing.T) int {
+	t.Helper()
+	return int(d.metric(t, "portico_kv_recoveries_total", `outcome="ok"`))
+}
+
+// entries is how many blocks are in the index.
+func (d *deployment) entries(t *testing.T) float64 {
+	t.Helper()
+	return d.metric(t, "dynamo_frontend_kv_index_entries", "")
 }
 
 // metric sums the samples of a metric whose labels contain a text.
@@ -132,114 +166,189 @@ func longPrompt(kind int) string {
 	return strings.Repeat(fmt.Sprintf("Story %d of the fox and the %d dogs. ", kind, kind*7), 40)
 }
 
-// TestKVRouting sends prompts again and finds that each goes where it was; a frontend that is started later learns the
-// same by asking, and one whose workers have gone doesn't wait for them.
+// kvRun is a deployment in mode kv with prompts that have been sent.
+type kvRun struct {
+	*deployment
+	at     map[int]uint64 // where each prompt was sent last
+	blocks float64        // of the prompts that were sent for the first time, at least
+}
+
+// send sends prompts for the first time.
+func (k *kvRun) send(t *testing.T, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		p := k.place(t, longPrompt(i))
+		if p.worker == 0 || p.cached > 64 {
+			t.Fatalf("prompt %d: %+v", i, p)
+		}
+		k.at[i] = p.worker
+		k.blocks += float64(p.prompt / 16)
+	}
+}
+
+// again sends all prompts once more: each is found where it was, and the router has known.
+func (k *kvRun) again(t *testing.T) {
+	t.Helper()
+	predicted, reported := k.hits(t)
+	for i, worker := range k.at {
+		p := k.place(t, longPrompt(i))
+		if p.worker != worker || p.cached < p.prompt-32 {
+			t.Errorf("prompt %d was at %d, and now: %+v", i, worker, p)
+		}
+	}
+	after, said := k.hits(t)
+	if after -= predicted; after == 0 || after != said-reported {
+		t.Errorf("%v tokens predicted as cached, %v reported", after, said-reported)
+	}
+}
+
+// hits are the prompt tokens that the router thought cached, and those that the workers found.
+func (d *deployment) hits(t *testing.T) (predicted, reported float64) {
+	t.Helper()
+	return d.metric(t, "portico_kv_predicted_cached_tokens_total", ""), d.metric(t, "dynamo_component_router_kv_worker_reused_tokens_total", "")
+}
+
+// agrees waits until the index equals that of a frontend that is started now, and asks the workers for all they hold. It
+// returns how many blocks that is.
+func (k *kvRun) agrees(t *testing.T, workers int) (blocks float64) {
+	t.Helper()
+	fresh := kvFrontend(t, k.Stack, stack.Portico, workers)
+	defer fresh.frontend.Stop(10 * time.Second)
+	eventually(t, waitWorker, func() error {
+		ours, theirs := k.entries(t), fresh.entries(t)
+		if blocks = ours; ours != theirs {
+			return fmt.Errorf("%v blocks in the index, a fresh frontend has %v", ours, theirs)
+		}
+		return nil
+	})
+	if blocks < k.blocks {
+		t.Errorf("%v blocks in the index, of %v that were sent", blocks, k.blocks)
+	}
+	return blocks
+}
+
+// TestKVRouting sends prompts again and finds that each goes where it was: while nothing happens, after a restart of the
+// frontend, of the NATS server, and of a worker.
 func TestKVRouting(t *testing.T) {
 	dynamoDiffers(t, "its metrics and fields are others")
-	for _, events := range eventPlanes {
-		t.Run(events, func(t *testing.T) {
-			s := kvStack(t, events)
-			workers := []*stack.Process{kvMocker(t, s), kvMocker(t, s), kvMocker(t, s)}
-			d := kvFrontend(t, s, stack.Portico, len(workers))
-			const prompts = 24
-			at := map[int]uint64{}
-			used := map[uint64]int{}
-			blocks := 0.0 // at least
-			for i := range prompts {
-				p := d.place(t, longPrompt(i))
-				if p.worker == 0 || p.cached > 64 {
-					t.Fatalf("prompt %d: %+v", i, p)
-				}
-				at[i] = p.worker
-				used[p.worker]++
-				blocks += float64(p.prompt / 16)
+	const workers, prompts = 3, 40
+	for i, cell := range kvCells {
+		t.Run(cell.String(), func(t *testing.T) {
+			if i >= 2 && testing.Short() {
+				t.Skip("short: both backends and both event planes have been seen")
 			}
-			if len(used) != len(workers) {
-				t.Errorf("%d workers were given prompts: %v", len(used), used)
+			s := kvStack(t, cell)
+			first := kvMocker(t, s)
+			for range workers - 1 {
+				kvMocker(t, s)
 			}
-			entries := func() float64 { return d.metric(t, "dynamo_frontend_kv_index_entries", "") }
-			again := func(d *deployment) {
-				t.Helper()
-				for i := range prompts {
-					p := d.place(t, longPrompt(i))
-					if p.worker != at[i] || p.cached < p.prompt-32 {
-						t.Errorf("prompt %d was at %d, and now: %+v", i, at[i], p)
-					}
-				}
+			k := &kvRun{deployment: kvFrontend(t, s, stack.Portico, workers), at: map[int]uint64{}}
+			k.send(t, 0, prompts)
+			used := map[uint64]bool{}
+			for _, worker := range k.at {
+				used[worker] = true
 			}
-			eventually(t, 10*time.Second, func() error { // events are quick, but not at once
-				if now := entries(); now < blocks {
-					return fmt.Errorf("%v blocks of %v are in the index", now, blocks)
-				}
-				return nil
-			})
-			again(d)
-			if hit, said := d.metric(t, "portico_kv_predicted_cached_tokens_total", ""), d.metric(t, "dynamo_component_router_kv_worker_reused_tokens_total", ""); hit == 0 || hit != said {
-				t.Errorf("%v tokens predicted as cached, %v reported", hit, said)
+			if len(used) != workers {
+				t.Errorf("%d workers were given prompts", len(used))
 			}
-			if gaps := d.metric(t, "portico_kv_event_gaps_total", ""); gaps != 0 {
-				t.Errorf("%v gaps", gaps)
+			k.agrees(t, workers)
+			k.again(t)
+			if gaps := k.metric(t, "portico_kv_event_gaps_total", ""); gaps != 0 {
+				t.Errorf("%v gaps, though nothing was lost", gaps)
 			}
-
-			// A restart begins with an empty index and asks.
-			d.frontend.Stop(10 * time.Second)
-			d = kvFrontend(t, s, stack.Portico, len(workers))
-			if got := entries(); got < blocks {
-				t.Errorf("%v blocks of %v are in the index after a restart", got, blocks)
+			k.restart(t, workers)
+			if s.NATS != nil {
+				k.natsOutage(t, cell, workers)
 			}
-			again(d)
-			workers[0].Kill()
-			for i := range prompts {
-				d.place(t, longPrompt(i))
-			}
+			k.workerRestart(t, cell, first, workers)
 		})
 	}
 }
 
-// TestKVReplicaSync has a frontend of each kind tell the other of its requests: what one has sent, the other counts.
-func TestKVReplicaSync(t *testing.T) {
-	dynamoDiffers(t, "it can't be asked what it counts")
-	for _, events := range eventPlanes {
-		t.Run(events, func(t *testing.T) {
-			s := kvStack(t, events)
-			startMocker(t, s, "--kv-bytes-per-token", "131072", "--block-size", "16")
-			sync1 := "DYN_ROUTER_REPLICA_SYNC=true"
-			ours := kvFrontend(t, s, stack.Portico, 1, sync1)
-			theirs := kvFrontend(t, s, stack.Dynamo, 1, sync1)
-			active := func() float64 { return ours.metric(t, "portico_kv_active_requests", "") }
-			eventually(t, 30*time.Second, func() error {
-				if n := ours.metric(t, "dynamo_frontend_events_publishers", ""); n < 3 { // the worker publishes on two topics, the other frontend on one
-					return fmt.Errorf("%v publishers", n)
-				}
-				return nil
-			})
-			time.Sleep(time.Second) // until the publishers know that they are listened to
-			var done sync.WaitGroup
-			for i := range 8 {
-				done.Go(func() { theirs.client.post(t, chatPath, distinct(longPrompt(i), 300)) })
+// restart starts the frontend again: it begins with an empty index and asks.
+func (k *kvRun) restart(t *testing.T, workers int) {
+	t.Helper()
+	want := k.agrees(t, workers)
+	k.frontend.Stop(10 * time.Second)
+	k.deployment = kvFrontend(t, k.Stack, stack.Portico, workers)
+	eventually(t, waitWorker, func() error {
+		if got := k.entries(t); got != want {
+			return fmt.Errorf("%v blocks in the index, %v before the restart", got, want)
+		}
+		return nil
+	})
+	k.again(t)
+}
+
+// natsOutage takes the NATS server away, with prompts sent meanwhile where requests don't need it: no event of those
+// arrives, and workers are asked when it is back.
+func (k *kvRun) natsOutage(t *testing.T, cell kvCell, workers int) {
+	t.Helper()
+	before, known := k.recoveries(t), len(k.at)
+	k.NATS.Stop()
+	if cell.plane == stack.PlaneTCP {
+		k.send(t, known, known+12)
+	}
+	if err := k.NATS.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if cell.events == eventsNATS {
+		k.waitRecoveries(t, before+workers)
+	} else {
+		eventually(t, waitWorker, func() error {
+			if status, b := k.client.post(t, chatPath, chat(model, "Hi", 2)); status != http.StatusOK {
+				return fmt.Errorf("status %d: %s", status, b)
 			}
-			eventually(t, 20*time.Second, func() error {
-				if n := active(); n < 8 {
-					return fmt.Errorf("%v requests", n)
-				}
-				return nil
-			})
-			done.Wait()
-			eventually(t, 20*time.Second, func() error {
-				if n := active(); n != 0 {
-					return fmt.Errorf("%v requests", n)
-				}
-				return nil
-			})
-			// And the other way round: Dynamo counts the messages that it applies.
-			before := theirs.metric(t, "dynamo_component_router_active_sequence_ingress_events_applied_total", "")
-			ours.place(t, longPrompt(99))
-			eventually(t, 20*time.Second, func() error {
-				if n := theirs.metric(t, "dynamo_component_router_active_sequence_ingress_events_applied_total", ""); n < before+3 {
-					return fmt.Errorf("%v events, %v before", n, before)
-				}
-				return nil
-			})
+			return nil
 		})
 	}
+	k.agrees(t, workers)
+	k.again(t)
+	t.Logf("%v gaps in events, workers asked %d times", k.metric(t, "portico_kv_event_gaps_total", ""), k.recoveries(t)-before)
+}
+
+// workerRestart ends a worker and starts another: what the first had is found nowhere, and is soon cached elsewhere.
+func (k *kvRun) workerRestart(t *testing.T, cell kvCell, doomed *stack.Process, workers int) {
+	t.Helper()
+	known := k.instances(t)
+	if cell.backend == stack.BackendEtcd {
+		doomed.Kill() // its record stays for a lease
+	} else {
+		doomed.Stop(15 * time.Second)
+	}
+	lost := 0
+	for i, worker := range k.at { // nobody waits for the one that has gone
+		p := k.place(t, longPrompt(i))
+		if p.worker == worker {
+			continue
+		}
+		if lost++; p.cached > 64 {
+			t.Errorf("prompt %d was at %d only, and now: %+v", i, worker, p)
+		}
+		k.at[i] = p.worker
+	}
+	if lost == 0 || lost == len(k.at) {
+		t.Errorf("%d of %d prompts were at the worker that has gone", lost, len(k.at))
+	}
+	before := k.recoveries(t)
+	kvMocker(t, k.Stack)
+	k.waitRecoveries(t, before+1)
+	fresh := func(id uint64) bool { return !known[id] }
+	next := len(k.at)
+	eventually(t, waitWorker, func() error { // it has nothing to do, and is given new prompts
+		k.send(t, next, next+1)
+		if next++; !fresh(k.at[next-1]) {
+			return fmt.Errorf("prompt %d went to %d", next-1, k.at[next-1])
+		}
+		return nil
+	})
+	eventually(t, waitWorker, func() error {
+		if n := len(k.instances(t)); n != workers {
+			return fmt.Errorf("%d workers", n)
+		}
+		return nil
+	})
+	k.blocks = 0 // those of the worker that has gone aren't known any more
+	k.agrees(t, workers)
+	k.again(t)
 }

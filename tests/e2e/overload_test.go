@@ -18,15 +18,11 @@ import (
 // all meanwhile.
 func TestOverloadedWorkers(t *testing.T) {
 	dynamoDiffers(t, "its answers to refused requests have no Retry-After")
-	for _, events := range eventPlanes {
-		t.Run(events, func(t *testing.T) {
-			s := kvStack(t, events)
+	for _, cell := range eventCells {
+		t.Run(cell.events, func(t *testing.T) {
+			s := kvStack(t, cell)
 			startMocker(t, s, "--num-gpu-blocks-override", "2000", "--block-size", "16")
-			var env []string
-			if s.NATS != nil {
-				env = append(env, "NATS_SERVER="+s.NATS.URL())
-			}
-			d := &deployment{Stack: s, frontend: startFrontend(t, s, env...)}
+			d := &deployment{Stack: s, frontend: startFrontend(t, s, s.EventEnv()...)}
 			d.client = newClient(t, d.frontend.URL)
 			d.waitModel(t, model, true, time.Minute)
 			set := func(share float64) {

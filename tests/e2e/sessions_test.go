@@ -43,9 +43,9 @@ func (d *deployment) homeOf(t *testing.T, session string) string {
 // Dynamo's alike, over both event planes. Workers are chosen at random: by chance one session in three would.
 func TestSessionsSharedWithDynamo(t *testing.T) {
 	dynamoDiffers(t, "it is the other frontend")
-	for _, events := range eventPlanes {
-		t.Run(events, func(t *testing.T) {
-			s := kvStack(t, events)
+	for _, cell := range eventCells {
+		t.Run(cell.events, func(t *testing.T) {
+			s := kvStack(t, cell)
 			for range 3 {
 				startMocker(t, s)
 			}

@@ -90,7 +90,8 @@ type Options struct {
 	Plane    string
 	Backend  string
 	LeaseTTL time.Duration // of etcd leases; 0 is 5 s: a killed worker is gone soon
-	// ZMQEvents leaves the workers' event plane at its default, which listens on every address of the machine.
+	// ZMQEvents has workers publish their events on sockets of their own instead of on NATS. Those of Dynamo's listen on
+	// every address of the machine.
 	ZMQEvents bool
 }
 
@@ -207,10 +208,19 @@ func (s *Stack) Env(extra ...string) []string {
 		// The lease's time is given in whole seconds.
 		env = append(env, "ETCD_ENDPOINTS="+s.Etcd.URL(), "ETCD_LEASE_TTL="+strconv.Itoa(int(s.LeaseTTL.Seconds())))
 	}
+	return append(append(env, s.EventEnv()...), extra...)
+}
+
+// EventEnv is the part of Env that says how events travel. Frontends that needn't hear any, on the TCP plane, are started
+// without it.
+func (s *Stack) EventEnv() (env []string) {
 	if s.NATS != nil {
-		env = append(env, "NATS_SERVER="+s.NATS.URL(), "DYN_EVENT_PLANE=nats")
+		env = append(env, "NATS_SERVER="+s.NATS.URL())
 	}
-	return append(env, extra...)
+	if s.ZMQEvents {
+		return append(env, "DYN_EVENT_PLANE=zmq")
+	}
+	return append(env, "DYN_EVENT_PLANE=nats")
 }
 
 // Run starts a program of the stack, which Close ends. It doesn't wait for it to be ready.
