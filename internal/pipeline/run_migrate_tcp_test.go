@@ -315,6 +315,11 @@ var recitals = []struct{ name, path, request, answer string }{
 	{"two tool calls", chatPath, tool, `<tool_call>{"name":"f","arguments":{}}</tool_call> <tool_call>{"name":"f","arguments":{"x":1}}</tool_call>⏹`},
 	{"thoughts and a call", chatPath, tool + `,"stream":true,"stream_options":{"include_usage":true}`,
 		"<think>hm, né</think>so <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":[]}}</tool_call>⏹"},
+	{"unary stop string", chatPath, `"stop":["END"]`, "the EN ENd, the END and more⏹"},
+	{"unary thoughts and a call", chatPath, tool, "<think>hm, né</think>so <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":[]}}</tool_call>⏹"},
+	{"log probabilities of a unary completion", completionPath, `"prompt":"say","logprobs":1,"max_tokens":20`, "né 日本⏹"},
+	{"completion with a stop string", completionPath, `"prompt":"say","stream":true,"stop":["END"]`, "EN ENd, END⏹"},
+	{"unary completion with a stop string", completionPath, `"prompt":"say","stop":["END"]`, "EN ENd, END⏹"},
 	{"no call after all", chatPath, tool + `,"stream":true,"stop":["no"]`, "<think>a</think>x <tool_ca no⏹"},
 }
 
