@@ -174,13 +174,20 @@ func toolChoice(req *openai.ChatRequest) error {
 	if set := constraints(&req.Common); len(set) > 0 {
 		return refuse("guided_"+set[0], "`guided_%s` can't be combined with a `tool_choice` that asks for a call", set[0])
 	}
-	if c.Mode == "required" {
-		return nil
-	}
+	found := c.Mode == "required"
 	for i := range req.ToolList {
-		if req.ToolList[i].Name == c.Name {
-			return nil
+		t := &req.ToolList[i]
+		if c.Mode != "required" && t.Name != c.Name {
+			continue
 		}
+		// Arguments that must be given are a constraint made of the schema. Where calls are free, it is only shown.
+		if err := schema("tools["+strconv.Itoa(i)+"].function.parameters", t.Parameters); err != nil {
+			return err
+		}
+		found = true
+	}
+	if found {
+		return nil
 	}
 	return refuse("tool_choice.function.name", "`tool_choice` names the function %q, which isn't in `tools`", c.Name)
 }

@@ -163,41 +163,6 @@ func choices(n *int64, temperature *float64, prompts int, opts Options) error {
 	return nil
 }
 
-// regexBalanced reports whether the brackets and parentheses of a regular expression are closed. Dialects differ in
-// all else; this much holds in each, and an engine may not survive less.
-func regexBalanced(pattern string) bool {
-	// Inside a character class only its end and escapes count.
-	open, class := 0, false
-	for i := 0; i < len(pattern); i++ {
-		switch c := pattern[i]; {
-		// An escape covers the next byte; a lone one at the end covers nothing.
-		case c == '\\':
-			if i++; i == len(pattern) {
-				return false
-			}
-		// Parentheses mean nothing in here.
-		case class:
-			class = c != ']'
-		case c == '[':
-			class = true
-			if i+1 < len(pattern) && pattern[i+1] == '^' {
-				i++
-			}
-			if i+1 < len(pattern) && pattern[i+1] == ']' {
-				i++ // a bracket that comes first stands for itself
-			}
-		case c == '(':
-			open++
-		// One that closes nothing is wrong at once, whatever follows.
-		case c == ')':
-			if open--; open < 0 {
-				return false
-			}
-		}
-	}
-	return open == 0 && !class
-}
-
 // isObject reports whether raw is one whole JSON object.
 func isObject(raw []byte) bool {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), jsontext.AllowDuplicateNames(true))

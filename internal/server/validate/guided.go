@@ -35,9 +35,10 @@ func guided(c *openai.Common, _ Options) error {
 		return refuse("guided_"+set[1], "only one of guided_json, guided_regex, guided_choice and guided_grammar can be "+
 			"set, not %s", strings.Join(set, " and "))
 	}
-	// A broken expression has been seen to take a whole engine down with all its requests.
-	if c.GuidedRegex != nil && (*c.GuidedRegex == "" || !regexBalanced(*c.GuidedRegex)) {
-		return refuse("guided_regex", "`guided_regex` must be a regular expression with all brackets closed")
+	if c.GuidedRegex != nil {
+		if why := regexHopeless(*c.GuidedRegex); why != "" {
+			return refuse("guided_regex", "`guided_regex` %s", why)
+		}
 	}
 	// What is inside a grammar depends on the backend: only emptiness is wrong everywhere.
 	if c.GuidedGrammar != nil && *c.GuidedGrammar == "" {
@@ -46,17 +47,28 @@ func guided(c *openai.Common, _ Options) error {
 	return guidedJSON(c)
 }
 
-// guidedJSON checks a schema given as a string: the object inside has to be one, and as shallow as any other.
+// guidedJSON checks a schema. One given as a string has to hold an object as shallow as any other.
 func guidedJSON(c *openai.Common) error {
-	// A schema given as an object is part of the body, whose depth is bounded already.
-	if len(c.GuidedJSON) == 0 || c.GuidedJSON[0] != '"' {
+	if len(c.GuidedJSON) == 0 {
 		return nil
+	}
+	// A schema given as an object is part of the body, whose depth is bounded already.
+	if c.GuidedJSON[0] != '"' {
+		return schema("guided_json", c.GuidedJSON)
 	}
 	// Depth is bounded for the sake of schema compilers, which recurse.
 	inner, err := jsontext.AppendUnquote(nil, c.GuidedJSON)
 	if err != nil || !isObject(inner) || depth(inner) > openai.DefaultMaxDepth {
 		return refuse("guided_json", "`guided_json` must be a JSON schema, as an object or as a string that holds one, "+
 			"nested at most %d levels", openai.DefaultMaxDepth)
+	}
+	return schema("guided_json", inner)
+}
+
+// schema checks that a schema isn't hopeless. The name is that of the field.
+func schema(name string, raw []byte) error {
+	if why := schemaHopeless(raw); why != "" {
+		return refuse(name, "`%s` %s", name, why)
 	}
 	return nil
 }
@@ -122,5 +134,5 @@ func jsonSchema(s *openai.JSONSchema) error {
 	case s.Schema == nil: // without one, json_object would have been meant
 		return refuse(path+".schema", "`%s.schema` must be a JSON schema object", path)
 	}
-	return nil
+	return schema(path+".schema", s.Schema)
 }

@@ -135,7 +135,7 @@ func textFormat(req *openai.ResponsesRequest) error {
 		if f.Schema == nil {
 			return refuse("text.format.schema", "`text.format.schema` must be a JSON schema object")
 		}
-		return nil
+		return schema("text.format.schema", f.Schema)
 	}
 	return refuse("text.format.type", "`text.format.type` must be text, json_object or json_schema")
 }
