@@ -70,7 +70,8 @@ func TestPoisonPrefill(t *testing.T) {
 		if !strings.HasPrefix(got, "500\n") || !strings.Contains(got, `"code":"request_given_up"`) {
 			t.Error(got)
 		}
-		if n := asked.Load(); n != 2 {
+		// Where both workers meet in a room, the decode worker's loss may be the second one that is noticed.
+		if n := asked.Load(); n > 2 || n < 2 && !rooms || n == 0 {
 			t.Errorf("%d prefill workers were asked", n)
 		}
 		for _, q := range dec.asked() {
