@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,6 +38,7 @@ var sessionDifferences = map[string]string{
 
 // TestSessions: workers are told of sessions and agents as they were told in the recordings.
 func TestSessions(t *testing.T) {
+	var mu sync.Mutex // the prompts of a batch are sent side by side
 	var got []map[string]any
 	engine := &testkit.Dispatcher{Script: func(call *router.Call, body []byte) (testkit.Script, error) {
 		var q map[string]any
@@ -49,6 +51,8 @@ func TestSessions(t *testing.T) {
 				told[name] = v
 			}
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		got = append(got, told)
 		return simulate(call, body)
 	}}
@@ -68,7 +72,9 @@ func TestSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(c.Name, func(t *testing.T) {
+			mu.Lock()
 			got = []map[string]any{}
+			mu.Unlock()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, c.Path, strings.NewReader(string(c.Request)))
 			req.Header.Set("Content-Type", "application/json")
 			for _, h := range c.Headers {
@@ -76,7 +82,9 @@ func TestSessions(t *testing.T) {
 			}
 			res := httptest.NewRecorder()
 			handler.ServeHTTP(res, req)
+			mu.Lock()
 			diff := cmp.Diff(c.Workers, got)
+			mu.Unlock()
 			if res.Code != c.Status {
 				diff = res.Body.String()
 			}
