@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/lifecycle"
@@ -27,6 +28,7 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/callhome"
 	"github.com/portico-llm/portico/internal/router/dispatch"
+	"github.com/portico-llm/portico/internal/router/plane/nats"
 	"github.com/portico-llm/portico/internal/router/plane/tcp"
 	"github.com/portico-llm/portico/internal/router/policy"
 	"github.com/portico-llm/portico/internal/server"
@@ -34,7 +36,7 @@ import (
 	"github.com/portico-llm/portico/internal/testkit"
 )
 
-// farm is a server and simulated workers of one endpoint, joined by the real TCP planes.
+// farm is a server and simulated workers of one endpoint, joined by a real request plane and the answers' TCP plane.
 type farm struct {
 	url     string
 	client  *http.Client
@@ -47,8 +49,15 @@ type noRecords struct{}
 func (noRecords) Put(context.Context, string, []byte) error { return nil }
 func (noRecords) Remove(context.Context, string) error      { return nil }
 
-// newFarm starts a server that moves requests up to limit times, and n workers with the same engine.
+// newFarm starts a server that moves requests up to limit times, and n workers with the same engine. Requests travel
+// over TCP.
 func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.Options) *farm {
+	t.Helper()
+	return newFarmAt(t, "", n, limit, engine, opts)
+}
+
+// newFarmAt is newFarm with requests that travel over a NATS server, or over TCP without one.
+func newFarmAt(t *testing.T, natsURL string, n, limit int, engine simworker.Engine, opts dispatch.Options) *farm {
 	t.Helper()
 	testkit.NoLeaks(t)
 	log, set, parsed := slog.New(slog.DiscardHandler), testkit.ByteModel("m"), testkit.ByteModel("parsed")
@@ -59,7 +68,7 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 	for i := range n {
 		w, err := simworker.New(simworker.Options{
 			Endpoint: set.Endpoint, InstanceID: uint64(i + 1), Codec: worker.Msgpack, Registrar: noRecords{},
-			Engine: engine, CloseWait: time.Second, Grace: 100 * time.Millisecond, Log: log})
+			NATSURL: natsURL, Engine: engine, CloseWait: time.Second, Grace: 100 * time.Millisecond, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,11 +83,16 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 	}
 	group.Go("callhome", home.Run)
 	plane := tcp.New(tcp.Options{Log: log})
+	letters, err := nats.New(nats.Options{URL: natsURL, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
 	choose, err := policy.New(policy.RoundRobin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Snapshots, opts.Policy, opts.TCP, opts.CallHome, opts.Log = func() *router.Snapshot { return snap }, choose, plane, home, log
+	opts.Snapshots, opts.Policy, opts.CallHome, opts.Log = func() *router.Snapshot { return snap }, choose, home, log
+	opts.NATS, opts.TCP = letters, plane
 	d := dispatch.New(opts)
 	srv, err := server.New(server.Options{
 		Pipeline: pipeline.New(pipeline.Options{
@@ -99,7 +113,7 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(ctx)
-		err := errors.Join(<-served, plane.Close(), group.Stop())
+		err := errors.Join(<-served, letters.Close(), plane.Close(), group.Stop())
 		if err != nil || d.InFlight() != 0 {
 			t.Errorf("%v; %d requests in flight", err, d.InFlight())
 		}
@@ -110,16 +124,24 @@ func newFarm(t *testing.T, n, limit int, engine simworker.Engine, opts dispatch.
 // start sends a request.
 func (f *farm) start(ctx context.Context, t *testing.T, path, body string) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := f.client.Do(req)
+	res, err := f.send(ctx, "", path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return res
+}
+
+// send sends a request under a name, which workers hear; they hear none when it is empty.
+func (f *farm) send(ctx context.Context, name, path, body string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if name != "" {
+		req.Header.Set("X-Request-Id", name)
+	}
+	return f.client.Do(req)
 }
 
 var unlike = regexp.MustCompile(`"(id|created)":("[^"]*"|\d+)`)
@@ -127,78 +149,101 @@ var unlike = regexp.MustCompile(`"(id|created)":("[^"]*"|\d+)`)
 // ask returns an answer without its id and its time.
 func (f *farm) ask(t *testing.T, path, body string) string {
 	t.Helper()
-	res := f.start(t.Context(), t, path, body)
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+	got, err := f.askAs(t.Context(), "", path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%d\n%s", res.StatusCode, unlike.ReplaceAll(b, []byte(`"$1":0`)))
+	return got
+}
+
+// askAs is ask under a name.
+func (f *farm) askAs(ctx context.Context, name, path, body string) (string, error) {
+	res, err := f.send(ctx, name, path, body)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return fmt.Sprintf("%d\n%s", res.StatusCode, unlike.ReplaceAll(b, []byte(`"$1":0`))), err
 }
 
 // reciter is a deterministic engine: whatever of its answer a prompt ends with, it goes on from there. It dies where it
-// is told to, and checks that every request it gets fits what its predecessors have done.
+// is told to, and checks that every request it gets fits what its predecessors have done. Clients' requests that have
+// names may come side by side.
 type reciter struct {
 	separate bool              // the finish reason comes in an item of its own
 	death    error             // how it dies; nil: without a word
 	hold     func(attempt int) // called when an attempt is about to die or to end; may be nil
 
 	mu       sync.Mutex
-	answer   []uint32        // guarded by mu, like all below
-	first    *worker.Request // of the current client's request
+	recitals map[string]*recital // guarded by mu, like all below; by the names of clients' requests
+	attempts int                 // since the beginning
+	deaths   int                 // since the beginning
+}
+
+// recital is what becomes of one client's request.
+type recital struct {
+	answer   []uint32
+	first    *worker.Request // as it came to the first worker
 	attempts int
 	cuts     []int // position at which each attempt dies; beyond them none does
 	faults   []string
-	deaths   int // since the beginning
 }
 
-// reset prepares for another client's request, which is answered with answer.
-func (r *reciter) reset(answer []uint32, cuts ...int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.answer, r.first, r.attempts, r.cuts = answer, nil, 0, cuts
-}
+// reset prepares for the next request without a name, which is answered with answer.
+func (r *reciter) reset(answer []uint32, cuts ...int) { r.expect("", answer, cuts...) }
 
-// complaints returns what was wrong with requests since the last call.
-func (r *reciter) complaints() []string {
+// expect prepares for a client's request.
+func (r *reciter) expect(name string, answer []uint32, cuts ...int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer func() { r.faults = nil }()
-	return r.faults
-}
-
-// admit finds out where in the answer q goes on, which attempt it is, and where that dies.
-func (r *reciter) admit(q *worker.Request) (answer []uint32, pos, attempt, cut int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.first == nil {
-		r.first = q
+	if r.recitals == nil {
+		r.recitals = map[string]*recital{}
 	}
-	attempt, cut = r.attempts, -1
-	if r.attempts++; attempt < len(r.cuts) {
-		cut = r.cuts[attempt]
+	r.recitals[name] = &recital{answer: answer, cuts: cuts}
+}
+
+// complaints returns what was wrong with what workers were asked for a client's request, which has ended.
+func (r *reciter) complaints(name string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.recitals[name].faults
+}
+
+// admit finds out where in the answer a request goes on, which attempt it is, and where that dies.
+func (r *reciter) admit(name string, q *worker.Request) (answer []uint32, pos, attempt, cut int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	is := r.recitals[name]
+	if is.first == nil {
+		is.first = q
 	}
-	pos = len(q.TokenIDs) - len(r.first.TokenIDs)
-	if want := slices.Concat(r.first.TokenIDs, r.answer[:pos]); !slices.Equal(q.TokenIDs, want) {
-		r.faults = append(r.faults, fmt.Sprintf("prompt %v, want %v", q.TokenIDs, want))
+	attempt, cut = is.attempts, -1
+	r.attempts++
+	if is.attempts++; attempt < len(is.cuts) {
+		cut = is.cuts[attempt]
+	}
+	pos = len(q.TokenIDs) - len(is.first.TokenIDs)
+	if want := slices.Concat(is.first.TokenIDs, is.answer[:pos]); !slices.Equal(q.TokenIDs, want) {
+		is.faults = append(is.faults, fmt.Sprintf("prompt %v, want %v", q.TokenIDs, want))
 	}
 	check := func(name string, first, got *uint32) {
 		if first == nil && got == nil {
 			return
 		}
 		if first == nil || got == nil || *got != uint32(max(int(*first)-pos, 0)) {
-			r.faults = append(r.faults, fmt.Sprintf("%s at %d: %v of %v", name, pos, got, first))
+			is.faults = append(is.faults, fmt.Sprintf("%s at %d: %v of %v", name, pos, got, first))
 		}
 	}
-	check("max_tokens", r.first.Stop.MaxTokens, q.Stop.MaxTokens)
-	check("min_tokens", r.first.Stop.MinTokens, q.Stop.MinTokens)
-	return r.answer, pos, attempt, cut
+	check("max_tokens", is.first.Stop.MaxTokens, q.Stop.MaxTokens)
+	check("min_tokens", is.first.Stop.MinTokens, q.Stop.MinTokens)
+	return is.answer, pos, attempt, cut
 }
 
 // Generate implements simworker.Engine.
 func (r *reciter) Generate(_ context.Context, req *simworker.Request, out simworker.Output) error {
 	q := req.Tokens
-	answer, begin, attempt, cut := r.admit(q)
+	answer, begin, attempt, cut := r.admit(req.Headers.XRequestID, q)
 	if r.hold != nil {
 		defer r.hold(attempt)
 	}
@@ -338,47 +383,86 @@ func body(path, request string) string {
 }
 
 // TestMigrateEverywhere kills the worker behind each token of each answer, in several ways, and then the next worker one
-// token later: the client's bytes are those of a run in which nothing happened.
+// token later: the client's bytes are those of a run in which nothing happened. Many requests lose their workers at a
+// time: an end of stream that comes together with data is noticed half a second later.
 func TestMigrateEverywhere(t *testing.T) {
 	shutdown := &worker.Error{Class: "Unavailable", Reason: "backend.engine_shutdown", Message: "going down"}
 	for _, way := range []struct {
 		name  string
 		death error
 		apart bool // the finish reason comes in an item of its own
-	}{{"broken", nil, false}, {"broken with a finish of its own", nil, true}, {"shutdown", shutdown, false}} {
+		nats  bool // requests travel over NATS
+	}{
+		{"broken", nil, false, false}, {"broken with a finish of its own", nil, true, false}, {"shutdown", shutdown, false, false},
+		{"broken over NATS", nil, false, true}, {"shutdown over NATS", shutdown, false, true},
+	} {
 		t.Run(way.name, func(t *testing.T) {
-			engine := &reciter{separate: way.apart, death: way.death}
+			engine, url := &reciter{separate: way.apart, death: way.death}, ""
+			if way.nats {
+				url = startNATS(t)
+			}
 			// The workers come back at once, so none is left aside.
-			f := newFarm(t, 4, 3, engine, dispatch.Options{QuarantineFor: -1})
+			f := newFarmAt(t, url, 4, 3, engine, dispatch.Options{QuarantineFor: -1})
+			jobs := make(chan func(), 1)
+			var clients sync.WaitGroup
+			for range 32 {
+				clients.Go(func() {
+					for job := range jobs {
+						if !t.Failed() { // one difference says as much as a thousand
+							job()
+						}
+					}
+				})
+			}
 			for _, c := range recitals {
 				answer, request := bytesOf(c.answer), body(c.path, c.request)
 				engine.reset(answer)
 				want := f.ask(t, c.path, request)
 				if !strings.HasPrefix(want, "200\n") || strings.Contains(want, `"error"`) {
-					t.Fatalf("%s: %s", c.name, want)
+					t.Errorf("%s: %s", c.name, want)
 				}
 				for k := range len(answer) + 1 {
-					all := [][]int{{k}}
+					jobs <- func() { f.survives(t, engine, c.path, request, want, c.name, answer, k) }
 					if way.death == nil && !way.apart && k%3 == 0 { // the rest of the way is the same for all
-						all = append(all, []int{k, k + 1, k + 1})
-					}
-					for _, cuts := range all {
-						engine.reset(answer, cuts...)
-						got := f.ask(t, c.path, request)
-						if diff := cmp.Diff(want, got); diff != "" {
-							t.Fatalf("%s, killed at %v (-unfailed +got):\n%s", c.name, cuts, diff)
-						}
-						if faults := engine.complaints(); len(faults) > 0 {
-							t.Fatalf("%s, killed at %v: %q", c.name, cuts, faults)
-						}
+						jobs <- func() { f.survives(t, engine, c.path, request, want, c.name, answer, k, k+1, k+1) }
 					}
 				}
 			}
+			close(jobs)
+			clients.Wait()
 			if t.Logf("%d times a worker was lost", engine.deaths); engine.deaths < 150 {
 				t.Error("which is not often enough to say anything")
 			}
 		})
 	}
+}
+
+// survives asks for an answer whose workers die at the cuts, one after the other, and wants what comes without.
+func (f *farm) survives(t *testing.T, engine *reciter, path, request, want, what string, answer []uint32, cuts ...int) {
+	name := fmt.Sprint(what, ", killed at ", cuts)
+	engine.expect(name, answer, cuts...)
+	got, err := f.askAs(t.Context(), name, path, request)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%s: %v (-unfailed +got):\n%s", name, err, diff)
+	}
+	if faults := engine.complaints(name); len(faults) > 0 {
+		t.Errorf("%s: %q", name, faults)
+	}
+}
+
+// startNATS starts a NATS server.
+func startNATS(t *testing.T) (url string) {
+	t.Helper()
+	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("no NATS server")
+	}
+	return s.ClientURL()
 }
 
 // TestMigrateEnds looks at what clients see when a request can't go on.
