@@ -312,7 +312,9 @@ func (f *feed) mend(ctx context.Context, s *stream) {
 		if try == patience {
 			f.r.opts.Log.Warn("a worker doesn't tell what its cache holds, its place in the index begins anew",
 				"endpoint", f.p.id.String(), "worker", s.at.ID, "dp_rank", s.at.Rank, "error", err)
-			f.giveUp(s)
+		}
+		if try >= patience {
+			f.giveUp(s, try == patience)
 		}
 		if !pause(f.r.opts.Retry * time.Duration(min(1<<min(try-1, 10), longPause))) {
 			return
@@ -325,12 +327,16 @@ func (f *feed) mend(ctx context.Context, s *stream) {
 	}
 }
 
-// giveUp forgets what a rank held and goes on with what comes.
-func (f *feed) giveUp(s *stream) {
+// giveUp goes on with what comes, on top of what has come since the last time, or of nothing if this is the first or
+// something was missed meanwhile.
+func (f *feed) giveUp(s *stream, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.p.forget(f, s.at)
-	s.known, s.last, s.phase, s.again = false, 0, blind, false
+	if first || s.again {
+		f.p.forget(f, s.at)
+		s.known, s.last = false, 0
+	}
+	s.phase, s.again = blind, false
 	list := s.waiting
 	s.waiting, s.weight = nil, 0
 	for i := range list {

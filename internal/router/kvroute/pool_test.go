@@ -2,6 +2,7 @@ package kvroute_test
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -157,6 +158,50 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 	if got := w.r.Cached(endpoint, []uint64{1, 2, 3}); len(got) != 0 {
 		t.Errorf("cached %v", got)
+	}
+}
+
+// TestNeverAnswers hears a worker that fails every query: what it says counts from the third failure on, whether or not
+// it is just being asked once more, until it has answered.
+func TestNeverAnswers(t *testing.T) {
+	w := newWorld(t, kvroute.Options{})
+	e := newEngine(1, 101)
+	e.fail = math.MaxInt
+	w.publish(e)
+	w.send(e, e.store([]uint64{1, 2})...)
+	w.cache.Missed(e.channel())
+	asked := func() int {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.queries
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for until := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("%s: never; asked %d times, cached %v", what, asked(), w.r.Cached(endpoint, []uint64{1, 2, 3, 4}))
+			}
+		}
+	}
+	eventually("asked again", func() bool { return asked() > 5 })
+	w.send(e, e.clear()...)
+	w.send(e, e.store([]uint64{1, 2, 3, 4})...)
+	eventually("stored", func() bool { return w.r.Cached(endpoint, []uint64{1, 2, 3, 4})[rankZero(1)] == 4 })
+	now := asked()
+	eventually("asked again", func() bool { return asked() > now })
+	w.send(e, e.evict(func(int) int { return 0 })...)
+	eventually("evicted", func() bool { return w.r.Cached(endpoint, []uint64{1, 2, 3, 4})[rankZero(1)] == 3 })
+	e.store([]uint64{9}) // lost
+	w.send(e, e.store([]uint64{5, 6})...)
+	eventually("begun anew", func() bool {
+		return w.r.Cached(endpoint, []uint64{5, 6})[rankZero(1)] == 2 && len(w.r.Cached(endpoint, []uint64{1})) == 0
+	})
+	e.mu.Lock()
+	e.fail = 0
+	e.mu.Unlock()
+	w.quiet()
+	if n := w.r.Entries(endpoint); n != 6 {
+		t.Errorf("%d blocks in the index", n)
 	}
 }
 
