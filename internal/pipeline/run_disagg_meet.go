@@ -50,11 +50,23 @@ func (p *Pipeline) meet(ctx context.Context, s *sharing, leg *prefillLeg, begin 
 		m.follow(p, s, begin)
 		return nil
 	})
-	stream, err := p.dispatch(m.ctx, s.decode(leg), p.stages.decode)
+	call, toll := s.decode(leg), &s.leg.toll
+	struck, tell := toll.Struck, call.Failed
+	call.Failed = func(id uint64, err error) {
+		// A decode worker that goes down with the prefill worker is no reason to send another to the same place.
+		if toll.Struck > struck {
+			m.parted()
+		}
+		if tell != nil {
+			tell(id, err)
+		}
+	}
+	stream, err := p.dispatch(m.ctx, call, p.stages.decode)
 	if err != nil {
 		m.end()
 		if m.state.Load() == meetingParted {
-			err = m.failure
+			// Whoever else was lost on the way: it is one loss, which is counted as the prefill worker's.
+			toll.Struck, err = struck, m.failure
 		}
 		return nil, err
 	}
