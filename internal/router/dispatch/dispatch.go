@@ -211,6 +211,9 @@ func (d *Dispatcher) dispatch(ctx context.Context, call *router.Call, a *attempt
 	defer func() { toll.Waited += time.Since(entered) }()
 	var last error
 	for len(a.tried) < d.opts.MaxAttempts {
+		if ctx.Err() != nil { // before the first try, or by the hand of call.Failed
+			return nil, ctx.Err()
+		}
 		if err := d.spent(toll, a, last); err != nil {
 			return nil, err
 		}

@@ -1,12 +1,16 @@
 package dispatch_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/fault"
+	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/dispatch"
 )
 
@@ -51,5 +55,25 @@ func TestFailed(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[uint64]fault.Kind{1: fault.Unavailable, 2: fault.Overloaded}, failed); diff != "" {
 		t.Errorf("failed (-want +got):\n%s", diff)
+	}
+}
+
+// TestEndedBetweenTries: a request that ends with one worker's failure, or has ended before, is nobody's choice any more.
+func TestEndedBetweenTries(t *testing.T) {
+	chooser := &lastFirst{}
+	f := newFleet(t, dispatch.Options{
+		Route: func(worker.EndpointID, *router.Snapshot) dispatch.Route { return dispatch.Route{Chooser: chooser} }})
+	f.publish(f.worker(1, "", answer(1)), f.dead(2))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	call := newCall()
+	call.Failed = func(uint64, error) { cancel() }
+	for range 2 {
+		if _, err := f.d.Dispatch(ctx, call); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if d := cmp.Diff([]string{"chose 2", "done 2"}, chooser.log); d != "" {
+		t.Errorf("tickets (-want +got):\n%s", d)
 	}
 }
