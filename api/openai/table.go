@@ -57,8 +57,17 @@ func (t *table[T]) quietly() *table[T] {
 // alias makes name another name of an existing field. Only one of them may be given.
 func (t *table[T]) alias(name, of string) *table[T] {
 	f := *t.byName[of]
-	f.name, f.of = name, of
-	t.byName[name] = &f
+	f.name = name
+	return t.also(of, f)
+}
+
+// also adds fields that stand for an existing one, each read in its own way. Only one of them may be given.
+func (t *table[T]) also(of string, fields ...field[T]) *table[T] {
+	for i := range fields {
+		f := fields[i]
+		f.of, f.index = of, t.byName[of].index
+		t.byName[f.name] = &f
+	}
 	return t
 }
 

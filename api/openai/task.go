@@ -13,6 +13,7 @@ const (
 	TaskClassify             // a label for each input
 	TaskPool                 // what the model's pooler makes of each input
 	TaskImage                // pictures from a prompt
+	TaskEdit                 // pictures from a prompt and another picture
 	TaskVideo                // a video from a prompt
 	TaskSpeech               // a text read aloud
 	tasks                    // how many there are
@@ -33,10 +34,12 @@ type TaskRequest struct {
 	Documents []string // rerank: in the client's order
 	TopN      *int64   // rerank: how many of them to return
 
-	Text1, Text2 []string // score: the second ones are compared with the first
+	Text1, Text2         []string // score: the second ones are compared with the first
+	Text1Name, Text2Name string   // score: what the client calls them
 
 	Text       *string  // speech: what to say; images, videos: what to show
 	N          *int64   // images: how many
+	Reference  *string  // edits: the picture, by URL or inline as a data URL
 	Format     *string  // images: url or b64_json; speech: the codec
 	Speed      *float64 // speech: 1 is the voice's own
 	DataSource *string  // speech: url for an answer in JSON; b64_json: the sound itself, as when it is absent

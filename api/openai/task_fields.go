@@ -23,14 +23,18 @@ type member struct{ name, value string }
 var taskTables = [tasks]taskFields{
 	TaskEmbed:    {table: newTable("", inputFields(), embedFields()), needs: []need{needInput}},
 	TaskRerank:   {table: newTable("", modelField(), rerankFields()), needs: needDocuments, defaults: returnDocuments},
-	TaskScore:    {table: newTable("", modelField(), scoreFields()), needs: needTexts},
+	TaskScore:    {table: scoreTable(), needs: needTexts},
 	TaskClassify: {table: newTable("", inputFields(), poolerFields()), needs: []need{needInput}, defaults: unhurried},
 	TaskPool: {
 		table: newTable("", inputFields(), poolerFields(), poolFields()), needs: []need{needInput},
 		// Workers that serve classify and pooling tell the two apart by the format.
 		defaults: append([]member{{"encoding_format", `"float"`}}, unhurried...),
 	},
-	TaskImage:  {table: newTable("", mediaFields("prompt"), imageFields()), needs: needText("prompt"), nested: true},
+	TaskImage: {table: newTable("", mediaFields("prompt"), imageFields()), needs: needText("prompt"), nested: true},
+	TaskEdit: {
+		table: newTable("", mediaFields("prompt"), imageFields()), nested: true,
+		needs: append(needText("prompt"), needReference),
+	},
 	TaskVideo:  {table: newTable("", mediaFields("prompt"), videoFields()), needs: needText("prompt"), nested: true},
 	TaskSpeech: {table: newTable("", mediaFields("input"), speechFields()), needs: needText("input"), nested: true},
 }
@@ -46,6 +50,8 @@ var (
 		{"text_1", "a string", func(r *TaskRequest) bool { return r.Text1 != nil }},
 		{"text_2", "a string or an array of strings", func(r *TaskRequest) bool { return r.Text2 != nil }},
 	}
+	needReference = need{"input_reference", "a picture's URL, or the picture itself as a data URL",
+		func(r *TaskRequest) bool { return r.Reference != nil }}
 	returnDocuments = []member{{"return_documents", "true"}}
 	unhurried       = []member{{"priority", "0"}}
 )
@@ -102,18 +108,25 @@ func rerankFields() []field[TaskRequest] {
 	}
 }
 
-// scoreFields are vLLM's names for the same; workers know them as a rerank request.
-func scoreFields() []field[TaskRequest] {
-	texts := func(name string, get func(*TaskRequest) *[]string) field[TaskRequest] {
-		return field[TaskRequest]{name: name, kind: "string|array", read: func(r *reader, to *TaskRequest) (err error) {
-			*get(to), err = readStop(r) // the same two shapes
-			return err
-		}}
+// scoreTable has vLLM's names for the same; workers know them as a rerank request.
+func scoreTable() *table[TaskRequest] {
+	first := func(name string) field[TaskRequest] {
+		return textListField(name, func(r *TaskRequest) *[]string { r.Text1Name = name; return &r.Text1 })
 	}
-	return []field[TaskRequest]{
-		texts("text_1", func(r *TaskRequest) *[]string { return &r.Text1 }),
-		texts("text_2", func(r *TaskRequest) *[]string { return &r.Text2 }),
+	second := func(name string) field[TaskRequest] {
+		return textListField(name, func(r *TaskRequest) *[]string { r.Text2Name = name; return &r.Text2 })
 	}
+	return newTable("", modelField(), []field[TaskRequest]{first("text_1"), second("text_2")}).
+		also("text_1", first("data_1"), first("queries")).
+		also("text_2", second("data_2"), second("documents"), second("items"))
+}
+
+// textListField is one string, or an array of them.
+func textListField(name string, get func(*TaskRequest) *[]string) field[TaskRequest] {
+	return field[TaskRequest]{name: name, kind: "string|array", read: func(r *reader, to *TaskRequest) (err error) {
+		*get(to), err = readStop(r) // the same two shapes
+		return err
+	}}
 }
 
 // poolerFields are the extensions that classify and pooling workers know.
@@ -160,7 +173,7 @@ func imageFields() []field[TaskRequest] {
 		textField("output_format", passed[*string]),
 		intField("output_compression", passed[*int64]),
 		boolField("stream", passed[*bool]),
-		textField("input_reference", passed[*string]),
+		textField("input_reference", func(r *TaskRequest) **string { return &r.Reference }),
 	}
 }
 

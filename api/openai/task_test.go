@@ -83,6 +83,8 @@ func TestDecodeTaskRefusals(t *testing.T) {
 		{openai.TaskScore, `{"model":"m","text_2":"a"}`, "text_1", "missing"},
 		{openai.TaskClassify, `{"model":"m","messages":[]}`, "input", "missing"},
 		{openai.TaskImage, `{"model":"m"}`, "prompt", "missing"},
+		{openai.TaskEdit, `{"model":"m","prompt":"a"}`, "input_reference", "missing"},
+		{openai.TaskScore, `{"model":"m","queries":"a","data_1":"b","items":"c"}`, "data_1", "given only once"},
 		{openai.TaskVideo, `{"model":"m","prompt":"a","seconds":[]}`, "seconds", "a number or a string"},
 		{openai.TaskSpeech, `{"model":"m"}`, "input", "missing"},
 		{openai.TaskSpeech, `[]`, "", "a JSON object"},
@@ -106,7 +108,8 @@ func FuzzDecodeTask(f *testing.F) {
 		`{"model":"m","input":["a",""],"dimensions":3,"nvext":{"annotations":["x"]}}`,
 		`{"model":"m","query":"q","documents":["d"],"top_n":1}`, `{"model":"m","text_1":"a","text_2":["b"]}`,
 		`{"model":"m","input":[[1],[2,3]]}`, `{"model":"m","input":"a","encoding_format":"bytes"}`,
-		`{"model":"m","prompt":"p","x":{"y":[1]},"n":2}`, `{"model":"m","prompt":"p","seconds":"4"}`,
+		`{"model":"m","prompt":"p","x":{"y":[1]},"n":2}`, `{"model":"m","prompt":"p","input_reference":"data:,"}`,
+		`{"model":"m","prompt":"p","seconds":"4"}`,
 		`{"model":"m","input":"p","nvext":{"a":1}}`,
 	} {
 		f.Add(uint8(task), []byte(body))

@@ -65,7 +65,7 @@ func (s *Server) routes() (http.Handler, error) {
 		{p.Classify, endpointClassify, openai.TaskClassify},
 		{p.Pooling, endpointPooling, openai.TaskPool},
 		{"/v1/images/generations", endpointImages, openai.TaskImage},
-		{"/v1/images/edits", endpointImages, openai.TaskImage},
+		{"/v1/images/edits", endpointImages, openai.TaskEdit},
 		{"/v1/videos", endpointVideos, openai.TaskVideo},
 		{"/v1/audio/speech", endpointAudios, openai.TaskSpeech},
 	} {

@@ -20,6 +20,9 @@ import (
 // videos and speech. Their workers take the client's own request, but for embeddings of tokens.
 func (x *exchange) task(task openai.Task) error {
 	body, err := x.s.readBody(x.w, x.r)
+	if task == openai.TaskEdit && errors.Is(err, errContentType) {
+		return errImageForm
+	}
 	if err != nil {
 		return err
 	}
@@ -57,6 +60,11 @@ func (x *exchange) task(task openai.Task) error {
 	}
 	return x.answerTask(prepared, req)
 }
+
+// errImageForm is errContentType for clients that send an image as OpenAI takes it: as a file in a multipart body. Workers
+// know images by reference, and Dynamo refuses such a body, too.
+var errImageForm = fault.New(fault.UnsupportedMedia,
+	"%s, with the image in `input_reference`, as a URL or a data URL", errContentType.Message)
 
 // answerTask waits for the worker's value and writes it in the form of the endpoint.
 func (x *exchange) answerTask(p *pipeline.Prepared, req *openai.TaskRequest) error {

@@ -88,6 +88,62 @@ func TestScorePairs(t *testing.T) {
 	}
 }
 
+// TestEditsByReference: an image to change is named or inline, and a client that sends it as a file is told so.
+func TestEditsByReference(t *testing.T) {
+	d := testkit.Play(testkit.Script{})
+	s := start(t, d, taskModels)
+	form := "--x\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\nPNG\r\n--x--\r\n"
+	for _, c := range []struct {
+		name, media, body string
+		status            int
+		want              string
+	}{
+		{"a form", "multipart/form-data; boundary=x", form, http.StatusUnsupportedMediaType, "`input_reference`"},
+		{"no image", "application/json", `{"model":"image","prompt":"p"}`, http.StatusBadRequest, `"param":"input_reference"`},
+		{"null", "application/json", `{"model":"image","prompt":"p","input_reference":null}`, http.StatusBadRequest, `"param":"input_reference"`},
+		{"an empty one", "application/json", `{"model":"image","prompt":"p","input_reference":""}`, http.StatusBadRequest, `"param":"input_reference"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, body := s.do(t, http.MethodPost, "/v1/images/edits", c.body, "Content-Type", c.media)
+			if res.StatusCode != c.status || !strings.Contains(body, c.want) {
+				t.Errorf("%s %s", res.Status, body)
+			}
+		})
+	}
+	if n := len(d.Calls()); n != 0 {
+		t.Errorf("%d requests reached the worker", n)
+	}
+}
+
+// TestScoreNames: all of vLLM's names for the two sides lead to the same request, and a failure uses the client's.
+func TestScoreNames(t *testing.T) {
+	for _, names := range [][2]string{{"text_1", "text_2"}, {"data_1", "data_2"}, {"queries", "documents"}, {"queries", "items"}} {
+		t.Run(names[0]+" "+names[1], func(t *testing.T) {
+			d := testkit.Play(testkit.Items(`[[{"score":0.5,"index":0}]]`))
+			s := start(t, d, taskModels)
+			send := func(first, second string) (int, string) {
+				res, body := s.do(t, http.MethodPost, "/v1/score", `{"model":"rank","`+names[0]+`":`+first+`,"`+names[1]+`":`+second+`}`)
+				return res.StatusCode, body
+			}
+			for value, param := range map[[2]string]string{
+				{`["a","b"]`, `["x","y","z"]`}: names[0], {`""`, `["x"]`}: names[0], {`["a",""]`, `["x","y"]`}: names[0] + "[1]",
+				{`"a"`, `[]`}: names[1], {`"a"`, `7`}: names[1],
+			} {
+				if status, body := send(value[0], value[1]); status != http.StatusBadRequest || !strings.Contains(body, `"param":"`+param+`"`) {
+					t.Errorf("%v: %d %s", value, status, body)
+				}
+			}
+			if status, body := send(`["a"]`, `"x"`); status != http.StatusOK || !strings.Contains(body, `"score":0.5`) {
+				t.Errorf("%d %s", status, body)
+			}
+			want := `{"model":"rank","query":"a","documents":["x"],"return_documents":false}`
+			if calls := d.Calls(); len(calls) != 1 || string(calls[0].Body) != want {
+				t.Errorf("%d requests, the last of them not %s", len(calls), want)
+			}
+		})
+	}
+}
+
 func TestScoreNamesItsAnswer(t *testing.T) {
 	d := testkit.Play(testkit.Items(`[[{"score":0.5,"index":1},{"score":0.25,"index":0}]]`))
 	s := start(t, d, taskModels)

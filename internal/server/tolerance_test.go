@@ -37,7 +37,7 @@ var bodies = map[string]string{
 	"/v1/classify":           `{"model":"class","input":"a"}`,
 	"/v1/pooling":            `{"model":"class","input":"a"}`,
 	"/v1/images/generations": `{"model":"image","prompt":"a"}`,
-	"/v1/images/edits":       `{"model":"image","prompt":"a"}`,
+	"/v1/images/edits":       `{"model":"image","prompt":"a","input_reference":"data:,"}`,
 	"/v1/videos":             `{"model":"video","prompt":"a"}`,
 	"/v1/audio/speech":       `{"model":"speech","input":"a","data_source":"url"}`,
 	"/v1/messages": `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
@@ -254,6 +254,13 @@ func (w *toleranceWalk) walk(schema map[string]any, path []any) {
 
 // choose is the choice of a schema that is of a type.
 func (w *toleranceWalk) choose(s map[string]any, typ string) map[string]any {
+	if all, _ := s["allOf"].([]any); len(all) == 1 { // a schema, of which some members are held tighter
+		whole := maps.Clone(w.resolve(all[0]))
+		members := maps.Clone(whole["properties"].(map[string]any))
+		maps.Copy(members, s["properties"].(map[string]any))
+		whole["properties"], whole["required"] = members, slices.Concat(whole["required"].([]any), s["required"].([]any))
+		return whole
+	}
 	if s["properties"] != nil || s["items"] != nil {
 		return s
 	}
@@ -305,6 +312,7 @@ func excepted(where string) bool {
 		"/v1/chat/completions [messages 0 content]", "/v1/chat/completions [messages 2 content]", // calls
 		"/v1/responses [input]", "/v1/responses/input_tokens [input]", // a response before
 		"/v1/responses [input 0 content]", "/v1/responses [input 0 role]", // an item of another type
-		"/v1/responses [tools 0 name]", "/v1/responses [text format type]", // a tool or a format of another type
+		"/v1/responses [tools 0 name]",             // a tool of another type
+		"/v1/score [text_1]", "/v1/score [text_2]", // other names of the two
 	}, member)
 }

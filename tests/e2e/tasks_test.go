@@ -155,6 +155,7 @@ func testTaskRefusals(t *testing.T, c *client) {
 		{"no input", "/v1/embeddings", object{"model": "embed-text"}, http.StatusBadRequest},
 		{"no documents", "/v1/rerank", object{"model": "rerank", "query": "a", "documents": []string{}}, http.StatusBadRequest},
 		{"bad format", "/v1/embeddings", object{"model": "embed-text", "input": "a", "encoding_format": "x"}, http.StatusBadRequest},
+		{"edit without an image", "/v1/images/edits", object{"model": "image", "prompt": "a cat"}, http.StatusBadRequest},
 		{"id out of range", "/v1/embeddings", object{"model": "embed-tokens", "input": []int{99999999}}, http.StatusBadRequest},
 		{"the engine refuses", "/v1/embeddings", object{"model": "embed-text", "input": "explode"}, http.StatusBadRequest},
 	} {

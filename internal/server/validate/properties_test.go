@@ -107,7 +107,16 @@ func TestEveryProperty(t *testing.T) {
 		{"CompletionRequest", "", func(f, v string) error { return sendRoot(f, v, "prompt", right["prompt"], completionBody) }},
 		{"EmbeddingRequest", "", func(f, v string) error { return sendTask(openai.TaskEmbed, f, v, "input") }},
 		{"RerankRequest", "", func(f, v string) error { return sendTask(openai.TaskRerank, f, v, "query", "documents") }},
-		{"ScoreRequest", "", func(f, v string) error { return sendTask(openai.TaskScore, f, v, "text_1", "text_2") }},
+		{"ScoreRequest", "", func(f, v string) error {
+			names := []string{"text_1", "text_2"}
+			switch f {
+			case "data_1", "queries":
+				names[0] = f
+			case "data_2", "documents", "items":
+				names[1] = f
+			}
+			return sendTask(openai.TaskScore, f, v, names...)
+		}},
 		{"ClassifyRequest", "", func(f, v string) error { return sendTask(openai.TaskClassify, f, v, "input") }},
 		{"PoolingRequest", "", func(f, v string) error { return sendTask(openai.TaskPool, f, v, "input") }},
 		{"ImageRequest", "", func(f, v string) error { return sendTask(openai.TaskImage, f, v, "prompt") }},
@@ -139,7 +148,7 @@ func everyValue(t *testing.T, p property, schema, prefix string, send func(field
 		value = "1"
 	}
 	switch schema + "." + p.name {
-	case "RerankRequest.documents", "ScoreRequest.text_1":
+	case "RerankRequest.documents", "ScoreRequest.documents", "ScoreRequest.text_1":
 		value = `["a"]`
 	case "ImageRequest.response_format", "VideoRequest.response_format", "SpeechRequest.response_format":
 		value = `"url"`

@@ -36,7 +36,7 @@ func Task(req *openai.TaskRequest, opts Options) error {
 		)
 	case openai.TaskScore:
 		return first(
-			func() error { return texts("text_2", req.Text2, opts) },
+			func() error { return texts(req.Text2Name, req.Text2, opts) },
 			func() error { return scored(req) },
 		)
 	}
@@ -62,6 +62,7 @@ func media(req *openai.TaskRequest, opts Options) error {
 		)
 	}
 	return first(
+		func() error { return notEmpty("input_reference", req.Reference) },
 		func() error { return within("n", req.N, 1, int64(opts.MaxChoices)) },
 		func() error { return among("response_format", req.Format, "url", "b64_json") },
 	)
@@ -117,14 +118,15 @@ func texts(name string, list []string, opts Options) error {
 
 // scored checks the texts that the others are compared with: one for all, or one for each.
 func scored(req *openai.TaskRequest) error {
+	name := req.Text1Name
 	if n := len(req.Text1); n != 1 && n != len(req.Text2) {
-		return refuse("text_1", "`text_1` must be one text, or as many as `text_2` (%d), not %d", len(req.Text2), n)
+		return refuse(name, "`%s` must be one text, or as many as `%s` (%d), not %d", name, req.Text2Name, len(req.Text2), n)
 	}
 	if len(req.Text1) == 1 {
-		return notEmpty("text_1", &req.Text1[0])
+		return notEmpty(name, &req.Text1[0])
 	}
 	for i := range req.Text1 {
-		if err := notEmpty("text_1["+strconv.Itoa(i)+"]", &req.Text1[i]); err != nil {
+		if err := notEmpty(name+"["+strconv.Itoa(i)+"]", &req.Text1[i]); err != nil {
 			return err
 		}
 	}

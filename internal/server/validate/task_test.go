@@ -46,6 +46,8 @@ func TestTask(t *testing.T) {
 		{openai.TaskScore, `"text_1":"a","text_2":[]`, "text_2"},
 		{openai.TaskImage, `"prompt":"a","n":10,"response_format":"b64_json"`, ""},
 		{openai.TaskImage, `"prompt":""`, "prompt"},
+		{openai.TaskEdit, `"prompt":"a","input_reference":"data:,"`, ""},
+		{openai.TaskEdit, `"prompt":"a","input_reference":""`, "input_reference"},
 		{openai.TaskImage, `"prompt":"a","n":0`, "n"},
 		{openai.TaskImage, `"prompt":"a","response_format":"png"`, "response_format"},
 		{openai.TaskVideo, `"prompt":""`, "prompt"},
