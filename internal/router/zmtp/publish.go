@@ -184,14 +184,17 @@ func (p *Publisher) serve(ctx context.Context, s *subscriber) {
 	}
 }
 
-// maxTopics bounds the subscriptions of one connection.
-const maxTopics = 1_000
+// Bounds of the subscriptions of one connection, and of each in bytes. What is beyond them is nobody's topic.
+const (
+	maxTopics = 1_000
+	maxTopic  = 4 << 10
+)
 
 // subscribe adds a topic; each is counted, as ZeroMQ does.
 func (s *subscriber) subscribe(topic []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.topics) < maxTopics {
+	if len(s.topics) < maxTopics && len(topic) <= maxTopic {
 		s.topics = append(s.topics, bytes.Clone(topic))
 	}
 }

@@ -140,10 +140,14 @@ func (p *peer) handshake(kind string) error {
 
 // command splits a command into its name and what follows.
 func command(body []byte) (name string, rest []byte) {
-	if len(body) == 0 || len(body) < 1+int(body[0]) {
+	if len(body) == 0 {
 		return "", nil
 	}
-	return string(body[1 : 1+body[0]]), body[1+int(body[0]):]
+	end := 1 + int(body[0])
+	if len(body) < end {
+		return "", nil
+	}
+	return string(body[1:end]), body[end:]
 }
 
 // frame appends the body of the next frame to dst.
