@@ -24,8 +24,15 @@ type link struct {
 	tracks atomic.Pointer[map[uint64]*track] // by publisher; never nil, replaced as a whole
 	cancel context.CancelFunc
 
-	up atomic.Bool // messages can come
+	state atomic.Int32
 }
+
+// The states of a link. A closed one stays so: whoever is connecting it may come late.
+const (
+	linkDown int32 = iota
+	linkUp         // messages can come
+	linkClosed
+)
 
 // track is what is known of one publisher. Links share it: at several brokers a publisher has one count.
 type track struct {
@@ -51,14 +58,16 @@ func (l *link) close() {
 	if l.cancel != nil {
 		l.cancel()
 	}
-	l.down()
+	if l.state.Swap(linkClosed) == linkUp {
+		l.hub.metrics.connected.WithLabelValues(l.at.transport).Dec()
+	}
 }
 
 // follow sets whose messages are taken.
 func (l *link) follow(next map[uint64]*track) {
 	old := *l.tracks.Load()
 	l.tracks.Store(&next)
-	if !l.up.Load() {
+	if l.state.Load() != linkUp {
 		return // all of them will be told when the link is up
 	}
 	for id, t := range next {
@@ -87,7 +96,7 @@ func (t *track) end() {
 
 // connected is called when messages can come, for the first time or again.
 func (l *link) connected() {
-	if l.up.Swap(true) {
+	if !l.state.CompareAndSwap(linkDown, linkUp) {
 		return
 	}
 	l.hub.metrics.connected.WithLabelValues(l.at.transport).Inc()
@@ -98,7 +107,7 @@ func (l *link) connected() {
 
 // down is called when none can.
 func (l *link) down() {
-	if l.up.Swap(false) {
+	if l.state.CompareAndSwap(linkUp, linkDown) {
 		l.hub.metrics.connected.WithLabelValues(l.at.transport).Dec()
 	}
 }
@@ -151,7 +160,8 @@ func (l *link) runZMQ(ctx context.Context) {
 	log := l.hub.opts.Log
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		err := zmtp.Subscribe(ctx, l.at.where, l.at.subject, func() { attempt = 0; l.connected() }, func(parts [][]byte) error {
-			return l.receiveZMQ(parts)
+			l.receiveZMQ(parts)
+			return nil
 		})
 		l.down()
 		if ctx.Err() != nil {
@@ -178,18 +188,17 @@ const (
 var errFrame = errors.New("malformed event frame")
 
 // receiveZMQ takes one message. Subscriptions are by prefix, so other topics may come along.
-func (l *link) receiveZMQ(parts [][]byte) error {
+func (l *link) receiveZMQ(parts [][]byte) {
 	if len(parts) == 0 || string(parts[0]) != l.at.subject {
-		return nil
+		return
 	}
 	envelope, err := zmqEnvelope(parts)
 	if err != nil {
 		l.hub.metrics.refused.WithLabelValues(l.topic.Name).Inc()
 		l.hub.opts.Log.Warn("event could not be read", "from", l.at.String(), "error", err)
-		return nil
+		return
 	}
 	l.receive(envelope)
-	return nil
 }
 
 // zmqEnvelope unpacks the last part. What the middle ones say stands in the envelope, too.
