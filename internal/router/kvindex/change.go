@@ -32,6 +32,9 @@ func (sh *shard) newSeg(parent uint32, n int, first uint64) uint32 {
 		sh.seg(g.next).prev = s
 	}
 	p.child = s
+	if parent == 0 {
+		sh.begin(first)
+	}
 	sh.live++
 	return s
 }
@@ -52,6 +55,9 @@ func (sh *shard) drop(s uint32) {
 	}
 	if p.tail == s {
 		p.tail = 0
+	}
+	if parent == 0 {
+		sh.end(g.first)
 	}
 	sh.slab.release(g.off, g.class)
 	sh.blocks -= int(g.n)

@@ -37,7 +37,8 @@
 //
 // Everything may be called concurrently. The tree is cut by first block into 64 shards. A lookup takes the read lock of
 // one, an event the write lock, for about a microsecond or less: the names, which are most of the work, are under the
-// worker's own mutex, which lookups don't know. The shards' locks spin and don't park, because waking a goroutine takes
+// worker's own mutex, which lookups don't know. A lookup whose first block nobody holds mostly takes no lock: for each
+// shard a word says which of 64 groups of first blocks there are. The shards' locks spin and don't park, because waking a goroutine takes
 // longer than the work. Long jobs (forgetting a worker, evicting, expiring) are cut into pieces between which lookups
 // go on; memory that a shard will need soon is allocated without its lock. Events of different workers run in parallel;
 // those of one worker must be applied in their order, by the caller. There are no goroutines.

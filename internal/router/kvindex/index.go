@@ -70,6 +70,7 @@ func (o Options) withDefaults() Options {
 type Index struct {
 	opts   Options
 	shards [shardCount]shard
+	firsts [shardCount]atomic.Uint64 // for each shard, a bit for each group of first blocks of which it has any
 	view   atomic.Pointer[View]
 	tick   atomic.Uint32 // grows with the number of stores; the age of what is in the index
 
@@ -144,7 +145,7 @@ func (v *View) Slot(w Worker) (slot int, ok bool) {
 func New(o Options) (*Index, error) {
 	x := &Index{opts: o.withDefaults(), words: 1}
 	for i := range x.shards {
-		x.shards[i].init(i, x.words)
+		x.shards[i].init(i, x.words, &x.firsts[i])
 		if x.opts.TTL > 0 {
 			x.shards[i].ttl.stamps = make(map[uint64]int64)
 		}
@@ -180,11 +181,16 @@ func (x *Index) Bytes() int64 { return x.count.bytes.Load() }
 // shardFor returns the shard of the paths that begin with a block.
 func (x *Index) shardFor(first uint64) *shard { return &x.shards[spread(first)>>(64-shardBits)] }
 
+// begins reports whether a path may begin with a block, without any lock.
+func (x *Index) begins(first uint64) bool {
+	return x.firsts[spread(first)>>(64-shardBits)].Load()>>firstBit(first)&1 != 0
+}
+
 // Match writes into out, by slot of the view, how many leading blocks of a prompt each worker holds on its device, and
 // returns the most. out is cleared first; workers whose slots lie beyond it are left out.
 func (x *Index) Match(local []uint64, out []uint32) int {
 	clear(out)
-	if len(local) == 0 {
+	if len(local) == 0 || !x.begins(local[0]) {
 		return 0
 	}
 	sh := x.shardFor(local[0])

@@ -50,6 +50,9 @@ func (sh *shard) check() error {
 	if err := walk(0); err != nil {
 		return err
 	}
+	if err := sh.checkFirsts(); err != nil {
+		return err
+	}
 	indexed := 0
 	for _, n := range sh.kids.used {
 		indexed += int(n)
@@ -59,6 +62,21 @@ func (sh *shard) check() error {
 			live, blocks, taken, sh.live, sh.blocks, sh.slab.live, indexed)
 	}
 	return sh.slab.check()
+}
+
+// checkFirsts compares what begin and end have noted with the root's children.
+func (sh *shard) checkFirsts() error {
+	var begun [64]uint32
+	bits := uint64(0)
+	for k := sh.seg(0).child; k != 0; k = sh.seg(k).next {
+		i := firstBit(sh.seg(k).first)
+		begun[i]++
+		bits |= 1 << i
+	}
+	if begun != sh.begun || bits != sh.firsts.Load() {
+		return fmt.Errorf("paths begin with %v, %b; noted %v, %b", begun, bits, sh.begun, sh.firsts.Load())
+	}
+	return nil
 }
 
 // checkHolders wants somebody to hold all of segment k, and its holders to hold all of its parent s.

@@ -65,6 +65,9 @@ type shard struct {
 	slab   slab
 	kids   kids
 
+	firsts *atomic.Uint64 // the shard's word of Index.firsts
+	begun  [64]uint32     // for each bit, the number of paths that begin with a block of its group
+
 	moreSegs *[segChunk]seg // for the next chunk, allocated beforehand
 	moreFull []uint64
 
@@ -74,8 +77,8 @@ type shard struct {
 	_ [64]byte // keeps the next shard's lock off this one's cache line
 }
 
-func (sh *shard) init(number, words int) {
-	sh.number, sh.words = number, words
+func (sh *shard) init(number, words int, firsts *atomic.Uint64) {
+	sh.number, sh.words, sh.firsts = number, words, firsts
 	sh.parts = make([]partial, 1)
 	sh.addChunk()
 	sh.free = sh.free[:segChunk-1] // the root isn't free
@@ -111,6 +114,25 @@ func (sh *shard) widen(words int) {
 		sh.full[c] = wide
 	}
 	sh.words = words
+}
+
+// firstBit returns to which of a shard's groups a first block belongs.
+func firstBit(first uint64) int { return int(spread(first) >> (64 - shardBits - 6) & 63) }
+
+// begin notes a first block, for Index.begins.
+func (sh *shard) begin(first uint64) {
+	i := firstBit(first)
+	if sh.begun[i]++; sh.begun[i] == 1 {
+		sh.firsts.Or(1 << i)
+	}
+}
+
+// end takes back what begin has noted.
+func (sh *shard) end(first uint64) {
+	i := firstBit(first)
+	if sh.begun[i]--; sh.begun[i] == 0 {
+		sh.firsts.And(^(1 << i))
+	}
 }
 
 // seg returns a segment. It stays where it is: chunks aren't moved when their list grows.
