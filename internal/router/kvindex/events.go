@@ -57,11 +57,17 @@ func (x *Index) Stored(t Tier, w Worker, parent *uint64, blocks []Block) error {
 // storeDevice puts the blocks into the tree first and names them afterwards, without the shard's lock. Whatever happens
 // to the blocks in between leaves the names pointing at nothing, which is noted, and harmless.
 func (x *Index) storeDevice(m *member, parent *uint64, blocks []Block) error {
-	m.local = m.local[:0]
-	for i := range blocks {
-		m.local = append(m.local, blocks[i].Local)
-		m.sink += m.names.touch(blocks[i].Hash)
+	sink := uint64(0)
+	if parent != nil {
+		sink = m.names.touch(*parent)
 	}
+	m.local = slices.Grow(m.local[:0], len(blocks))[:len(blocks)]
+	local := m.local
+	for i, b := range blocks {
+		local[i] = b.Local
+		sink += m.names.touch(b.Hash)
+	}
+	m.sink += sink
 	if parent == nil && len(blocks) == 0 {
 		return nil
 	}

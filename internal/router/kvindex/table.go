@@ -5,7 +5,7 @@ const tableParts = 32
 // table maps 64-bit keys to values other than 0, in open-addressed parts: growing one moves a small share at a time.
 // Entries hold no pointers, so the garbage collector doesn't look at them.
 type table struct {
-	parts [tableParts][]entry
+	parts [tableParts][]line
 	used  [tableParts]int32
 	n     int
 	room  int // entries there is memory for
@@ -13,7 +13,54 @@ type table struct {
 
 type entry struct{ key, value uint64 } // value 0: empty
 
-const entrySize = 16
+const (
+	entrySize = 16
+	lineSize  = 4  // entries of a line
+	fullest   = 13 // sixteenths of its places that a part fills before it grows
+)
+
+// line is what a search loads at once: a cache line's worth of entries, those in use first. A key that finds no room in
+// the line where it belongs lies in the next one that had some.
+type line [lineSize]entry
+
+// find returns where a key is, or lineSize. Instead of key 0 it may find the first empty place, if the key isn't there.
+// Nothing foretells the place, so there are no branches on the way to it that a processor could guess wrong.
+func (l *line) find(key uint64) int {
+	i := lineSize
+	if l[3].key == key {
+		i = 3
+	}
+	if l[2].key == key {
+		i = 2
+	}
+	if l[1].key == key {
+		i = 1
+	}
+	if l[0].key == key {
+		i = 0
+	}
+	return i
+}
+
+func (l *line) full() bool { return l[lineSize-1].value != 0 }
+
+// empty returns the first empty place of a line that isn't full.
+func (l *line) empty() int {
+	i := 0
+	for l[i].value != 0 {
+		i++
+	}
+	return i
+}
+
+// take takes an entry out and closes the gap.
+func (l *line) take(i int) {
+	last := lineSize - 1
+	for l[last].value == 0 {
+		last--
+	}
+	l[i], l[last] = l[last], entry{}
+}
 
 // spread mixes a key: engines may name blocks by small numbers.
 func spread(key uint64) uint64 {
@@ -30,22 +77,28 @@ func home(key uint64) (part, fraction uint64) {
 // slotOf scales the fraction to a part's size, which needn't be a power of two.
 func slotOf(fraction uint64, n int) int { return int(fraction * uint64(n) >> 32) }
 
-// find returns the index of a key in its part, or of the empty entry where it would be.
-func find(part []entry, key, fraction uint64) int {
-	i := slotOf(fraction, len(part))
-	for part[i].value != 0 && part[i].key != key {
-		if i++; i == len(part) {
-			i = 0
+// find returns the line of a key in its part and the place there, or the empty place where it would be.
+func find(part []line, key, fraction uint64) (b, i int) {
+	b = slotOf(fraction, len(part))
+	for {
+		l := &part[b]
+		if i = l.find(key); i < lineSize {
+			return b, i
+		}
+		if !l.full() {
+			return b, l.empty()
+		}
+		if b++; b == len(part) {
+			b = 0
 		}
 	}
-	return i
 }
 
 // touch loads the place of a key. Touching a batch first lets its cache misses overlap.
 func (t *table) touch(key uint64) uint64 {
 	p, f := home(key)
 	if part := t.parts[p]; len(part) > 0 {
-		return part[slotOf(f, len(part))].key
+		return part[slotOf(f, len(part))][0].key
 	}
 	return 0
 }
@@ -57,17 +110,19 @@ func (t *table) get(key uint64) uint64 {
 	if len(part) == 0 {
 		return 0
 	}
-	return part[find(part, key, f)].value
+	b, i := find(part, key, f)
+	return part[b][i].value
 }
 
 // set gives a key a value and returns the one it had, or 0.
 func (t *table) set(key, value uint64) (old uint64) {
 	p, f := home(key)
-	if int(t.used[p])*4 >= len(t.parts[p])*3 {
+	if int(t.used[p])*16 >= len(t.parts[p])*lineSize*fullest {
 		t.grow(p)
 	}
 	part := t.parts[p]
-	e := &part[find(part, key, f)]
+	b, i := find(part, key, f)
+	e := &part[b][i]
 	if old = e.value; old == 0 {
 		t.used[p]++
 		t.n++
@@ -77,8 +132,8 @@ func (t *table) set(key, value uint64) (old uint64) {
 }
 
 // newPart makes room for n entries or a little more, whatever the allocator would waste.
-func newPart(n int) []entry {
-	part := append([]entry(nil), make([]entry, n)...)
+func newPart(n int) []line {
+	part := append([]line(nil), make([]line, (n+lineSize-1)/lineSize)...)
 	return part[:cap(part)]
 }
 
@@ -86,30 +141,32 @@ func newPart(n int) []entry {
 // parts begin with different sizes, so that they don't all grow at the same time.
 func (t *table) grow(p uint64) {
 	old := t.parts[p]
-	n := len(old) * 5 / 3
+	n := len(old) * lineSize * 5 / 3
 	if n == 0 {
 		n = 16 + int(p)/3
 	}
 	part := newPart(n)
-	for _, e := range old {
-		if e.value != 0 {
-			enter(part, e)
+	for b := range old {
+		for _, e := range old[b] {
+			if e.value != 0 {
+				enter(part, e)
+			}
 		}
 	}
 	t.parts[p] = part
-	t.room += len(part) - len(old)
+	t.room += (len(part) - len(old)) * lineSize
 }
 
 // enter puts an entry with a new key into a part. Done in the order of another part, it writes from front to back.
-func enter(part []entry, e entry) {
+func enter(part []line, e entry) {
 	_, f := home(e.key)
-	i := slotOf(f, len(part))
-	for part[i].value != 0 {
-		if i++; i == len(part) {
-			i = 0
+	b := slotOf(f, len(part))
+	for part[b].full() {
+		if b++; b == len(part) {
+			b = 0
 		}
 	}
-	part[i] = e
+	part[b][part[b].empty()] = e
 }
 
 // del takes a key out and returns the value it had, or 0.
@@ -119,26 +176,39 @@ func (t *table) del(key uint64) (old uint64) {
 	if len(part) == 0 {
 		return 0
 	}
-	i := find(part, key, f)
-	if old = part[i].value; old == 0 {
+	b, i := find(part, key, f)
+	if old = part[b][i].value; old == 0 {
 		return 0
 	}
 	t.used[p]--
 	t.n--
-	for j := i; ; { // move back what lies behind, so that no search ends early
+	gap := part[b].full()
+	part[b].take(i)
+	for j := b; gap; { // move back what found no room before, so that no search ends early
 		if j++; j == len(part) {
 			j = 0
 		}
-		if part[j].value == 0 {
-			break
-		}
-		_, f := home(part[j].key)
-		if behind(slotOf(f, len(part)), i, j, len(part)) {
-			part[i], i = part[j], j
+		gap = part[j].full()
+		if i := part[j].stray(b, j, len(part)); i < lineSize {
+			part[b][part[b].empty()] = part[j][i]
+			part[j].take(i)
+			b = j
 		}
 	}
-	part[i] = entry{}
 	return old
+}
+
+// stray returns the place of an entry in line j of n that may lie in line b, which comes before, or lineSize.
+func (l *line) stray(b, j, n int) int {
+	for i, e := range l {
+		if e.value == 0 {
+			break
+		}
+		if _, f := home(e.key); behind(slotOf(f, n), b, j, n) {
+			return i
+		}
+	}
+	return lineSize
 }
 
 // behind reports whether what belongs at want and lies at j may lie at i, which comes before j on a ring of n.
@@ -157,22 +227,24 @@ func behind(want, i, j, n int) bool {
 func (t *table) keep(f func(key, value uint64) bool) {
 	for p, old := range t.parts {
 		var wanted []entry
-		for _, e := range old {
-			if e.value != 0 && f(e.key, e.value) {
-				wanted = append(wanted, e)
+		for b := range old {
+			for _, e := range old[b] {
+				if e.value != 0 && f(e.key, e.value) {
+					wanted = append(wanted, e)
+				}
 			}
 		}
 		if len(wanted) == int(t.used[p]) {
 			continue
 		}
 		t.n += len(wanted) - int(t.used[p])
-		t.room -= len(old)
+		t.room -= len(old) * lineSize
 		t.parts[p], t.used[p] = nil, int32(len(wanted))
 		if len(wanted) == 0 {
 			continue
 		}
 		part := newPart(len(wanted)*3/2 + 8)
-		t.room += len(part)
+		t.room += len(part) * lineSize
 		for _, e := range wanted {
 			enter(part, e)
 		}
