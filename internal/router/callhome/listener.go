@@ -258,7 +258,7 @@ const drainTimeout = time.Second
 func (l *Listener) drain(c *net.TCPConn, enough int) {
 	g := l.group.Load()
 	if g == nil || !g.Go("drain", func(context.Context) error {
-		defer finish(c)
+		defer c.Close()
 		c.SetReadDeadline(time.Now().Add(drainTimeout))
 		bp := buffers.Get().(*[]byte)
 		defer buffers.Put(bp)
@@ -270,13 +270,6 @@ func (l *Listener) drain(c *net.TCPConn, enough int) {
 			}
 		}
 	}) {
-		finish(c)
+		c.Close()
 	}
-}
-
-// finish ends a connection in good order: the worker sees an end of stream. The close that follows leaves no socket in
-// TIME_WAIT, as lingering is off.
-func finish(c *net.TCPConn) {
-	c.CloseWrite()
-	c.Close()
 }

@@ -320,9 +320,9 @@ func (s *Stream) Close() {
 		s.quiet = enough <= 0
 	}
 	s.in.release()
-	// Both sides have said all they had to say.
+	// Both sides have said all they had to say: the worker sees an end of stream.
 	if s.quiet {
-		finish(s.conn)
+		s.conn.Close()
 		return
 	}
 	s.l.drain(s.conn, enough)
