@@ -2,6 +2,7 @@ package kvroute
 
 import (
 	"github.com/portico-llm/portico/api/worker"
+	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/kvindex"
 )
 
@@ -11,8 +12,23 @@ type RankLoad = rankLoad
 // Loads lists what the ranks of an endpoint have to do.
 func (r *Router) Loads(id worker.EndpointID) []RankLoad { return r.pool(id).loads() }
 
-// Quiet reports whether no feed is recovering, all of them know their ranks' states, and no worker is being forgotten.
+// Quiet reports whether no feed is recovering, all of them know their ranks' states unless nobody can be asked, and no
+// worker is being forgotten.
 func (r *Router) Quiet() bool {
+	return r.every(func(f *feed, s *stream) bool {
+		mute := f.source == nil || f.source.Metadata.Recovery == nil
+		return s.phase == live && (s.known || mute)
+	})
+}
+
+// Settled reports whether no feed waits for an answer, though some may be going to ask again, and no worker is being
+// forgotten.
+func (r *Router) Settled() bool {
+	return r.every(func(_ *feed, s *stream) bool { return s.phase != recovering })
+}
+
+// every reports whether all streams are such, and no worker is being forgotten.
+func (r *Router) every(such func(*feed, *stream) bool) bool {
 	if r.vacating.Load() > 0 {
 		return false
 	}
@@ -21,7 +37,7 @@ func (r *Router) Quiet() bool {
 	for _, f := range r.feeds {
 		f.mu.Lock()
 		for _, s := range f.streams {
-			if s.phase != live || !s.known {
+			if !such(f, s) {
 				f.mu.Unlock()
 				return false
 			}
@@ -29,6 +45,15 @@ func (r *Router) Quiet() bool {
 		f.mu.Unlock()
 	}
 	return true
+}
+
+// Held is Cached for the prompt of a request.
+func (r *Router) Held(id worker.EndpointID, q *router.Query) (map[kvindex.Worker]int, error) {
+	in, err := r.pool(id).prompt(q)
+	if err != nil {
+		return nil, err
+	}
+	return r.Cached(id, in.local), nil
 }
 
 // Cached returns how many leading blocks each rank of an endpoint is thought to hold.

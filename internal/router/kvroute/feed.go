@@ -256,8 +256,8 @@ func (s *stream) wait(e *worker.KVEvent) {
 func (f *feed) recover(s *stream) {
 	asked := f.source != nil && f.source.Metadata.Recovery != nil
 	switch {
-	case s.phase == recovering:
-		s.again = true
+	case s.phase == recovering: // what waits is older than what the next answer tells, or of a count that has ended
+		s.again, s.waiting, s.weight = true, nil, 0
 	case s.phase == blind, !asked:
 		f.p.forget(f, s.at)
 		s.known, s.last = false, 0
@@ -369,7 +369,10 @@ func (f *feed) catchUp(s *stream) bool {
 			default: // there is a gap among them
 				f.p.metrics.gaps.Inc()
 				f.mu.Lock()
-				s.waiting, s.again = append(list[i:], s.waiting...), false
+				if !s.again {
+					s.waiting = append(list[i:], s.waiting...)
+				}
+				s.again = false
 				f.mu.Unlock()
 				return false
 			}

@@ -136,7 +136,8 @@ func (r *reply) Each(f func(it *worker.Item, more bool) error) error {
 type engine struct {
 	id, publisher uint64
 	instance      *worker.Instance
-	mute          bool // answers no queries
+	mute          bool // nobody can be asked
+	moody         bool // it may refuse to answer, in histories
 
 	mu      sync.Mutex
 	fail    int // so many queries fail
@@ -144,6 +145,7 @@ type engine struct {
 	queries int
 	log     []worker.KVEvent
 	last    uint64
+	told    uint64 // the last event that was delivered, or is part of an answer
 	names   uint64
 	nodes   map[uint64]*node // by name
 	roots   map[uint64]uint64
@@ -211,13 +213,7 @@ func (e *engine) evict(pick func(n int) int) (out []worker.KVEvent) {
 		return nil
 	}
 	name := leaves[pick(len(leaves))]
-	n := e.nodes[name]
-	delete(e.nodes, name)
-	if n.parent != 0 {
-		delete(e.nodes[n.parent].kids, n.local)
-	} else {
-		delete(e.roots, n.local)
-	}
+	e.drop(name)
 	return append(out, e.emit(worker.KVEvent{Kind: worker.KVRemoved, Hashes: []uint64{name}}))
 }
 
@@ -228,6 +224,60 @@ func (e *engine) clear() []worker.KVEvent {
 	clear(e.nodes)
 	clear(e.roots)
 	return []worker.KVEvent{e.emit(worker.KVEvent{Kind: worker.KVCleared})}
+}
+
+// reset drops everything, and counts events and names anew.
+func (e *engine) reset() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.nodes)
+	clear(e.roots)
+	e.log, e.last, e.told, e.names, e.fail = nil, 0, 0, 0, 0
+}
+
+// refuse lets so many queries fail.
+func (e *engine) refuse(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fail = n
+}
+
+// after returns what the cache held after an event, as the plain reading of all events up to there has it.
+func (e *engine) after(event uint64) *engine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was := newEngine(e.id, e.publisher)
+	for _, ev := range e.log[:event] {
+		switch ev.Kind {
+		case worker.KVStored:
+			kids, parent := was.roots, ev.Parent
+			if ev.HasParent {
+				kids = was.nodes[parent].kids
+			}
+			for _, b := range ev.Blocks {
+				was.nodes[b.Hash] = &node{local: b.Tokens, parent: parent, kids: map[uint64]uint64{}}
+				kids[b.Tokens] = b.Hash
+				kids, parent = was.nodes[b.Hash].kids, b.Hash
+			}
+		case worker.KVRemoved:
+			was.drop(ev.Hashes[0])
+		default:
+			clear(was.nodes)
+			clear(was.roots)
+		}
+	}
+	return was
+}
+
+// drop removes a leaf.
+func (e *engine) drop(name uint64) {
+	n := e.nodes[name]
+	delete(e.nodes, name)
+	if n.parent != 0 {
+		delete(e.nodes[n.parent].kids, n.local)
+	} else {
+		delete(e.roots, n.local)
+	}
 }
 
 // holds counts the leading blocks of a path in the cache.
@@ -260,6 +310,7 @@ func (e *engine) answer(query []byte) ([]byte, error) {
 		return fmt.Appendf(nil, `{"TooNew":{"requested_start":%d,"newest_available":%d}}`, start, e.last), nil
 	}
 	var list []worker.KVEvent
+	e.told = e.last
 	kind := "TreeDump"
 	if oldest := max(0, len(e.log)-e.window); start > 0 && start > uint64(oldest) {
 		kind, list = "Events", e.log[start-1:]
