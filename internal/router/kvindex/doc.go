@@ -37,11 +37,11 @@
 //
 // Everything may be called concurrently. The tree is cut by first block into 64 shards. A lookup takes the read lock of
 // one, an event the write lock, for about a microsecond or less: the names, which are most of the work, are under the
-// worker's own mutex, which lookups don't know. A lookup whose first block nobody holds mostly takes no lock: for each
-// shard a word says which of 64 groups of first blocks there are. The shards' locks spin and don't park, because waking a goroutine takes
-// longer than the work. Long jobs (forgetting a worker, evicting, expiring) are cut into pieces between which lookups
-// go on; memory that a shard will need soon is allocated without its lock. Events of different workers run in parallel;
-// those of one worker must be applied in their order, by the caller. There are no goroutines.
+// worker's own mutex, which lookups don't know. A lookup whose first block nobody holds mostly takes no lock: bits tell
+// of which groups of first blocks there are any, 512 groups in each shard. The shards' locks spin and don't park, because
+// waking a goroutine takes longer than the work. Long jobs (forgetting a worker, evicting, expiring) are cut into pieces
+// between which lookups go on; memory that a shard will need soon is allocated without its lock. Events of different
+// workers run in parallel; those of one worker must be applied in their order, by the caller. There are no goroutines.
 //
 // Workers may come and go without bound. A worker has a slot, which is its place in Match's array; a slot that has
 // become free is given away again. A View that is older than a Match may miss a worker that has joined since.

@@ -70,7 +70,7 @@ func (o Options) withDefaults() Options {
 type Index struct {
 	opts   Options
 	shards [shardCount]shard
-	firsts [shardCount]atomic.Uint64 // for each shard, a bit for each group of first blocks of which it has any
+	firsts [shardCount]groups
 	view   atomic.Pointer[View]
 	tick   atomic.Uint32 // grows with the number of stores; the age of what is in the index
 
@@ -183,7 +183,8 @@ func (x *Index) shardFor(first uint64) *shard { return &x.shards[spread(first)>>
 
 // begins reports whether a path may begin with a block, without any lock.
 func (x *Index) begins(first uint64) bool {
-	return x.firsts[spread(first)>>(64-shardBits)].Load()>>firstBit(first)&1 != 0
+	group := groupOf(first)
+	return x.firsts[spread(first)>>(64-shardBits)][group/64].Load()>>(group%64)&1 != 0
 }
 
 // Match writes into out, by slot of the view, how many leading blocks of a prompt each worker holds on its device, and

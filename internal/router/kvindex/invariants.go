@@ -66,15 +66,14 @@ func (sh *shard) check() error {
 
 // checkFirsts compares what begin and end have noted with the root's children.
 func (sh *shard) checkFirsts() error {
-	var begun [64]uint32
-	bits := uint64(0)
+	var begun [groupCount]uint32
 	for k := sh.seg(0).child; k != 0; k = sh.seg(k).next {
-		i := firstBit(sh.seg(k).first)
-		begun[i]++
-		bits |= 1 << i
+		begun[groupOf(sh.seg(k).first)]++
 	}
-	if begun != sh.begun || bits != sh.firsts.Load() {
-		return fmt.Errorf("paths begin with %v, %b; noted %v, %b", begun, bits, sh.begun, sh.firsts.Load())
+	for g, n := range begun {
+		if n != sh.begun[g] || n > 0 != (sh.firsts[g/64].Load()>>(g%64)&1 != 0) {
+			return fmt.Errorf("%d paths begin with a block of group %d, noted are %d, %b", n, g, sh.begun[g], sh.firsts[g/64].Load())
+		}
 	}
 	return nil
 }

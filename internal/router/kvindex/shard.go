@@ -11,6 +11,8 @@ const (
 	segSize     = int(unsafe.Sizeof(seg{}))
 	partialSize = int(unsafe.Sizeof(partial{}))
 	maxSegs     = 1 << 26 // of a shard: what an address has room for
+	groupBits   = 9
+	groupCount  = 1 << groupBits
 )
 
 // seg is a piece of a path: up to 256 blocks without a branch, all of them held by somebody. Number 0 is the root, and
@@ -65,8 +67,8 @@ type shard struct {
 	slab   slab
 	kids   kids
 
-	firsts *atomic.Uint64 // the shard's word of Index.firsts
-	begun  [64]uint32     // for each bit, the number of paths that begin with a block of its group
+	firsts *groups            // in Index.firsts
+	begun  [groupCount]uint32 // the first blocks of each group
 
 	moreSegs *[segChunk]seg // for the next chunk, allocated beforehand
 	moreFull []uint64
@@ -77,7 +79,7 @@ type shard struct {
 	_ [64]byte // keeps the next shard's lock off this one's cache line
 }
 
-func (sh *shard) init(number, words int, firsts *atomic.Uint64) {
+func (sh *shard) init(number, words int, firsts *groups) {
 	sh.number, sh.words, sh.firsts = number, words, firsts
 	sh.parts = make([]partial, 1)
 	sh.addChunk()
@@ -116,22 +118,26 @@ func (sh *shard) widen(words int) {
 	sh.words = words
 }
 
-// firstBit returns to which of a shard's groups a first block belongs.
-func firstBit(first uint64) int { return int(spread(first) >> (64 - shardBits - 6) & 63) }
+// groups has a bit for each group of first blocks of which a shard has any. It changes under the shard's lock.
+type groups [groupCount / 64]atomic.Uint64
+
+func groupOf(first uint64) int {
+	return int(spread(first) >> (64 - shardBits - groupBits) % groupCount)
+}
 
 // begin notes a first block, for Index.begins.
 func (sh *shard) begin(first uint64) {
-	i := firstBit(first)
-	if sh.begun[i]++; sh.begun[i] == 1 {
-		sh.firsts.Or(1 << i)
+	g := groupOf(first)
+	if sh.begun[g]++; sh.begun[g] == 1 {
+		sh.firsts[g/64].Or(1 << (g % 64))
 	}
 }
 
 // end takes back what begin has noted.
 func (sh *shard) end(first uint64) {
-	i := firstBit(first)
-	if sh.begun[i]--; sh.begun[i] == 0 {
-		sh.firsts.And(^(1 << i))
+	g := groupOf(first)
+	if sh.begun[g]--; sh.begun[g] == 0 {
+		sh.firsts[g/64].And(^(1 << (g % 64)))
 	}
 }
 
