@@ -33,8 +33,8 @@ func identityValues() []byte {
 	return out
 }
 
-// TestImageVectorsChangeNothing: vector code makes the same bytes as code without: libjpeg's own transform, upsampling
-// and colours, and plain loops. Sizes are random, and from so small to so large that every path is taken.
+// TestImageVectorsChangeNothing: vector code makes the same bytes as code without: libjpeg's own upsampling and colours,
+// and plain loops. Sizes are random, and from so small to so large that every path is taken.
 func TestImageVectorsChangeNothing(t *testing.T) {
 	w, err := native.NewImageWorker()
 	if err != nil {
@@ -77,6 +77,54 @@ func compareNarrow(t *testing.T, w *native.ImageWorker, file []byte, step native
 	if !bytes.Equal(wide, narrow) {
 		t.Error("the two differ")
 	}
+}
+
+// TestImageDamagedJPEG: of damaged files, too, our planes become what libjpeg's own rows are, or both are refused alike:
+// what stands in for missing samples is the same, however far a file has been read.
+func TestImageDamagedJPEG(t *testing.T) {
+	w, err := native.NewImageWorker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	decoded := 0
+	for _, name := range []string{"q422.jpg", "q444_progressive.jpg", "exif6_420.jpg"} {
+		whole := imageFile(t, name)
+		for range 150 {
+			file := bytes.Clone(whole)
+			for range 1 + random.IntN(3) {
+				file[2+random.IntN(len(file)-2)] = byte(random.IntN(256))
+			}
+			h, err := w.Header(file, 1<<18)
+			if err != nil {
+				continue
+			}
+			step := native.ImageStep{Filter: native.Bicubic, Width: h.Width, Height: h.Height, Layout: native.Interleaved}
+			var outs [2][]byte
+			var errs [2]error
+			for i := range outs {
+				job := native.ImageJob{MaxPixels: 1 << 18, Narrow: i == 1, Steps: []native.ImageStep{step}}
+				outs[i] = make([]byte, 3*h.Width*h.Height)
+				_, errs[i] = w.Run(file, &job, outs[i])
+			}
+			if (errs[0] == nil) != (errs[1] == nil) {
+				t.Fatalf("%s: %v, but %v by rows: %x", name, errs[0], errs[1], file)
+			}
+			if errs[0] == nil && !bytes.Equal(outs[0], outs[1]) {
+				t.Fatalf("%s: other pixels than by rows: %x", name, file)
+			}
+			if errs[0] == nil {
+				decoded++
+			}
+		}
+	}
+	if decoded == 0 {
+		t.Error("every damaged file was refused")
+	}
+	t.Logf("%d damaged files had pixels", decoded)
 }
 
 // TestImagePatchSizes: patches of sizes without code of their own, in more than one element size, are the same pixels in

@@ -14,8 +14,6 @@ pub mod emit;
 pub mod exif;
 pub mod gif;
 pub mod horizontal;
-#[cfg(target_arch = "x86_64")]
-pub mod idct;
 pub mod jpeg;
 pub mod lanes;
 pub mod png;

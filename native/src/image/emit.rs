@@ -206,14 +206,16 @@ impl<'a> Patches<'a> {
 }
 
 /// A square of bytes, two times over. Rows go 16 bytes at a time: what is too much is overwritten by the next one, and
-/// behind the last one there is room for it.
+/// behind the last one there is room for it. The second square isn't copied from the first: what has just been stored in
+/// small pieces can't be loaded in large ones at once.
 #[inline(always)]
 fn twice<const SIDE: usize>(source: &[u8], pitch: usize, out: &mut [u8]) {
-    for row in 0..SIDE {
-        let (from, to) = (&source[row * pitch..][..16], &mut out[row * SIDE..][..16]);
-        to.copy_from_slice(from);
+    for square in 0..2 {
+        for row in 0..SIDE {
+            let (from, to) = (&source[row * pitch..][..16], &mut out[(square * SIDE + row) * SIDE..][..16]);
+            to.copy_from_slice(from);
+        }
     }
-    out.copy_within(..SIDE * SIDE, SIDE * SIDE);
 }
 
 impl Sink for Patches<'_> {

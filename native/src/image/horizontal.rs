@@ -11,6 +11,7 @@ pub struct Plan {
     axis: Axis,
     blocks: Vec<Block>, // empty: output by output
     pairs: Vec<[i16; 16]>,
+    reads: usize, // bytes of a row that `blocks` read
     short: Vec<i16>, // all weights as 16-bit integers; empty: they don't fit
 }
 
@@ -25,7 +26,7 @@ struct Block {
 impl Plan {
     /// Prepares a pass. `vector` allows vector instructions, for axes whose weights are 16-bit integers.
     pub fn new(axis: Axis, vector: bool) -> Plan {
-        let mut plan = Plan { axis, blocks: vec![], pairs: vec![], short: vec![] };
+        let mut plan = Plan { axis, blocks: vec![], pairs: vec![], reads: 0, short: vec![] };
         let fits = |w: &i32| i16::try_from(*w).is_ok();
         if !plan.axis.weights.iter().all(fits) {
             return plan;
@@ -58,6 +59,8 @@ impl Plan {
                 let at = k / 4 * 16 + k % 4 * 4;
                 shuffle[at..at + 4].copy_from_slice(&[apart as u8, 0x80, apart as u8 + 1, 0x80]);
             }
+            let reach = start[0].max(start[1]) as usize + 2 * count.saturating_sub(1) as usize + 16;
+            self.reads = self.reads.max(reach);
             self.blocks.push(Block { start, shuffle, first: self.pairs.len() as u32, count });
             for j in 0..count as usize {
                 let mut pair = [0i16; 16];
@@ -76,10 +79,8 @@ impl Plan {
     pub fn run(&self, source: [&[u8]; 3], out: [&mut [u8]; 3]) {
         #[cfg(target_arch = "x86_64")]
         if !self.blocks.is_empty() {
-            let reach = |b: &Block| b.start[0].max(b.start[1]) as usize + 2 * b.count.saturating_sub(1) as usize + 16;
-            let reads = self.blocks.iter().map(reach).max().unwrap_or(0);
-            debug_assert!(reads <= source[0].len());
-            if source.iter().all(|s| s.len() >= reads) && out.iter().all(|o| o.len() >= 8 * self.blocks.len()) {
+            debug_assert!(self.reads <= source[0].len());
+            if source.iter().all(|s| s.len() >= self.reads) && out.iter().all(|o| o.len() >= 8 * self.blocks.len()) {
                 // Every read and write has just been seen to stay inside.
                 return unsafe { self.run_avx2(source, out) };
             }

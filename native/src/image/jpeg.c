@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define JPEG_INTERNALS /* the transform's place in the state */
 #include "jpeglib.h"
 #include "jerror.h"
 
@@ -160,29 +159,8 @@ int portico_jpeg_open(portico_jpeg *j, const uint8_t *data, size_t len, portico_
 	return 0;
 }
 
-#if defined(__x86_64__)
-void portico_idct(const int16_t *coefficients, const uint16_t *quant, uint8_t *const *rows, uint32_t column);
-
-static void fast_idct(j_decompress_ptr c, jpeg_component_info *k, JCOEFPTR block, JSAMPARRAY rows, JDIMENSION column)
-{
-	(void)c;
-	portico_idct(block, k->quant_table->quantval, rows, column);
-}
-
-/* Puts the faster transform in the place of libjpeg's for blocks of full size. */
-static void use_fast_idct(j_decompress_ptr c)
-{
-	for (int i = 0; i < c->num_components; i++) {
-		jpeg_component_info *k = &c->comp_info[i];
-		if (k->DCT_scaled_size == DCTSIZE && k->quant_table) c->idct->inverse_DCT[i] = fast_idct;
-	}
-}
-#else
-static void use_fast_idct(j_decompress_ptr c) { (void)c; }
-#endif
-
-/* Begins decoding, to planes or to rows of gray, RGB or CMYK. fast: with the transform of idct.rs. */
-int portico_jpeg_start(portico_jpeg *j, int planes, int fast)
+/* Begins decoding, to planes or to rows of gray, RGB or CMYK. */
+int portico_jpeg_start(portico_jpeg *j, int planes)
 {
 	struct jpeg_decompress_struct *c = &j->info;
 	if (setjmp(j->back)) return -1;
@@ -195,7 +173,6 @@ int portico_jpeg_start(portico_jpeg *j, int planes, int fast)
 	c->raw_data_out = planes ? TRUE : FALSE;
 	c->dct_method = JDCT_ISLOW;
 	jpeg_start_decompress(c);
-	if (fast) use_fast_idct(c);
 	if (j->ended && (c->progressive_mode || jpeg_has_multiple_scans(c))) fail(j, "it is truncated");
 	return 0;
 }

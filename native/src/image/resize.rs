@@ -170,7 +170,7 @@ impl Passes {
         for (plane, out) in out.into_iter().enumerate() {
             let rows = (0..count).map(|i| ring.row(first + i, plane));
             if self.vector {
-                vertical::run(&rows.collect::<Vec<_>>(), weights, down.bits, width, out);
+                vertical::run(&vertical::pair(rows, weights), down.bits, width, out);
             } else {
                 vertical::run_wide(rows, weights, down.bits, sums, &mut out[..width]);
             }

@@ -9,35 +9,50 @@ pub fn can_run() -> bool {
     false
 }
 
-/// Weights that are 16-bit integers; needs `can_run`. All rows have at least `width` bytes rounded up to 32.
-pub fn run(rows: &[&[u8]], weights: &[i32], bits: u32, width: usize, out: &mut [u8]) {
+/// Two rows, and their weights as one instruction takes them.
+pub struct Pair<'a> {
+    rows: [&'a [u8]; 2],
+    weights: i32,
+}
+
+/// Puts rows and their weights, which are 16-bit integers, into pairs.
+pub fn pair<'a>(mut rows: impl Iterator<Item = &'a [u8]>, weights: &[i32]) -> Vec<Pair<'a>> {
+    let pair = |weights: &[i32]| {
+        let first = rows.next()?;
+        // A row without a partner is taken twice, the second time with no weight.
+        let (second, weight) = weights.get(1).map_or(Some((first, 0)), |&w| Some((rows.next()?, w)))?;
+        Some(Pair { rows: [first, second], weights: (weights[0] as u16 as u32 | (weight as u16 as u32) << 16) as i32 })
+    };
+    weights.chunks(2).map_while(pair).collect()
+}
+
+/// Makes a row; needs `can_run`. All rows have at least `width` bytes rounded up to 32.
+pub fn run(pairs: &[Pair], bits: u32, width: usize, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         let reach = width.next_multiple_of(32);
-        assert!(can_run() && rows.len() == weights.len() && out.len() >= reach && rows.iter().all(|r| r.len() >= reach));
+        let whole = |p: &Pair| p.rows.iter().all(|r| r.len() >= reach);
+        assert!(can_run() && out.len() >= reach && pairs.iter().all(whole));
         // Every read and write has just been seen to stay inside.
-        unsafe { run_avx2(rows, weights, bits, width, out) }
+        unsafe { run_avx2(pairs, bits, width, out) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, weights, bits, width, out);
+    let _ = (pairs, bits, width, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn run_avx2(rows: &[&[u8]], weights: &[i32], bits: u32, width: usize, out: &mut [u8]) {
+unsafe fn run_avx2(pairs: &[Pair], bits: u32, width: usize, out: &mut [u8]) {
     use std::arch::x86_64::*;
     let half = _mm256_set1_epi32(1 << (bits - 1));
     let shift = _mm_cvtsi32_si128(bits as i32);
     let zero = _mm256_setzero_si256();
     for x in (0..width).step_by(32) {
         let mut sums = [half; 4];
-        for (pair, weight) in rows.chunks(2).zip(weights.chunks(2)) {
-            let upper = _mm256_loadu_si256(pair[0].as_ptr().add(x).cast());
-            // A row without a partner is taken twice, the second time with no weight.
-            let other = pair.get(1).unwrap_or(&pair[0]);
-            let lower = _mm256_loadu_si256(other.as_ptr().add(x).cast());
-            let second = weight.get(1).copied().unwrap_or(0);
-            let weight = _mm256_set1_epi32((weight[0] as u16 as u32 | (second as u16 as u32) << 16) as i32);
+        for pair in pairs {
+            let upper = _mm256_loadu_si256(pair.rows[0].as_ptr().add(x).cast());
+            let lower = _mm256_loadu_si256(pair.rows[1].as_ptr().add(x).cast());
+            let weight = _mm256_set1_epi32(pair.weights);
             let low = _mm256_unpacklo_epi8(upper, lower);
             let high = _mm256_unpackhi_epi8(upper, lower);
             let parts = [
