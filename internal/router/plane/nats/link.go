@@ -59,14 +59,13 @@ func newLink(p *Plane) (*link, error) {
 	}
 	l.nc = nc
 	l.prefix = nc.NewInbox() + "."
-	sub, err := nc.Subscribe(l.prefix+"*", l.reply)
+	var err error
+	if l.sub, err = nc.Subscribe(l.prefix+"*", l.reply); err == nil {
+		// Replies are short; a burst of them must not count as a slow consumer.
+		err = l.sub.SetPendingLimits(-1, -1)
+	}
 	if err != nil {
 		l.close(p.opts.Conn == nil)
-		return nil, fmt.Errorf("subscribe to replies: %w", err)
-	}
-	l.sub = sub
-	// Replies are short; a burst of them must not count as a slow consumer.
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
 	return l, nil

@@ -213,6 +213,9 @@ var errClosed = errors.New("request plane closed")
 // connected returns the link, making it if this is the first use. Others wait for the one that makes it; after a
 // failure the next tries again.
 func (p *Plane) connected(ctx context.Context) (*link, error) {
+	if p.closed.Load() {
+		return nil, away(errClosed)
+	}
 	if l := p.link.Load(); l != nil {
 		return l, nil
 	}
