@@ -218,6 +218,32 @@ func TestSourceFollowsRegistrar(t *testing.T) {
 	}
 }
 
+// TestRefusedPut: a record that couldn't be replaced stays the registrar's, to be taken away.
+func TestRefusedPut(t *testing.T) {
+	s := startServer(t)
+	r, err := etcd.NewRegistrar(s.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	const key = router.BucketInstances + "/a"
+	if err := r.Put(t.Context(), key, []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Put(ended, key, []byte("2")); err == nil {
+		t.Error("no error")
+	}
+	if err := r.Remove(t.Context(), key); err != nil {
+		t.Error(err)
+	}
+	resp, err := s.client().Get(t.Context(), key)
+	if err != nil || resp.Count != 0 {
+		t.Errorf("%d records, %v", resp.Count, err)
+	}
+}
+
 // A worker that dies without a word is gone once its lease has ended; those that live stay.
 func TestLeaseExpiry(t *testing.T) {
 	s := startServer(t)

@@ -70,13 +70,17 @@ func (r *Registrar) Put(ctx context.Context, key string, value []byte) error {
 	if err := r.startLocked(ctx); err != nil {
 		return err
 	}
-	// Noted first, because putLocked reads it there; taken back when etcd refuses it.
+	// Noted first, because putLocked reads it there; taken back when etcd refuses it, for what it has.
+	before, had := r.records[key]
 	r.records[key] = slices.Clone(value)
-	if err := r.putLocked(ctx, key); err != nil {
+	err := r.putLocked(ctx, key)
+	if err != nil {
 		delete(r.records, key)
-		return err
+		if had {
+			r.records[key] = before
+		}
 	}
-	return nil
+	return err
 }
 
 // Remove takes one of the registrar's records away. Keys of others are left alone. After a failure the record may stay
