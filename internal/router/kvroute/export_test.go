@@ -1,16 +1,34 @@
 package kvroute
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
 	"github.com/portico-llm/portico/internal/router/kvindex"
 )
 
 // RankLoad is what one rank has to do.
-type RankLoad = rankLoad
+type RankLoad struct {
+	Worker                    uint64
+	Rank                      uint32
+	Prefill, Blocks, Requests int64
+}
 
 // Loads lists what the ranks of an endpoint have to do.
-func (r *Router) Loads(id worker.EndpointID) []RankLoad { return r.pool(id).loads() }
+func (r *Router) Loads(id worker.EndpointID) (out []RankLoad) {
+	p := r.pool(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.ranks {
+		out = append(out, RankLoad{k.at.ID, k.at.Rank, k.load.PrefillTokens, k.load.DecodeBlocks, k.load.Requests})
+	}
+	slices.SortFunc(out, func(a, b RankLoad) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Rank, b.Rank))
+	})
+	return out
+}
 
 // Quiet reports whether no feed is recovering, all of them know their ranks' states unless nobody can be asked, and no
 // worker is being forgotten.

@@ -248,8 +248,11 @@ func (s *stream) wait(e *worker.KVEvent) {
 	c := *e
 	c.Blocks, c.Hashes = slices.Clone(e.Blocks), slices.Clone(e.Hashes)
 	s.waiting = append(s.waiting, c)
-	s.weight += len(c.Blocks) + len(c.Hashes) + 1
+	s.weight += weight(e)
 }
+
+// weight is what an event that waits counts.
+func weight(e *worker.KVEvent) int { return len(e.Blocks) + len(e.Hashes) + 1 }
 
 // recover begins to ask for what a stream misses. A rank that nobody can be asked about loses its place in the index: it
 // begins anew with what comes. The caller holds mu.
@@ -371,6 +374,9 @@ func (f *feed) catchUp(s *stream) bool {
 				f.mu.Lock()
 				if !s.again {
 					s.waiting = append(list[i:], s.waiting...)
+					for k := i; k < len(list); k++ {
+						s.weight += weight(&list[k])
+					}
 				}
 				s.again = false
 				f.mu.Unlock()

@@ -1,7 +1,6 @@
 package kvroute
 
 import (
-	"slices"
 	"sort"
 
 	"github.com/portico-llm/portico/api/worker"
@@ -174,30 +173,4 @@ func (q *request) Done() {
 		p.metrics.reported.Add(float64(max(*q.reported, 0)))
 		p.metrics.predicted.Add(float64(q.cached))
 	}
-}
-
-// Loads returns what each rank has to do, for tests and for whoever wants to see. It is a copy.
-func (p *pool) loads() (out []rankLoad) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, k := range p.ranks {
-		out = append(out, rankLoad{k.at.ID, k.at.Rank, k.load.PrefillTokens, k.load.DecodeBlocks, k.load.Requests})
-	}
-	slices.SortFunc(out, func(a, b rankLoad) int {
-		if a.Worker != b.Worker {
-			if a.Worker < b.Worker {
-				return -1
-			}
-			return 1
-		}
-		return int(a.Rank) - int(b.Rank)
-	})
-	return out
-}
-
-// rankLoad is what one rank has to do.
-type rankLoad struct {
-	Worker                    uint64
-	Rank                      uint32
-	Prefill, Blocks, Requests int64
 }

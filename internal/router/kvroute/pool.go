@@ -153,6 +153,10 @@ func (p *pool) stop() {
 	if !p.stopped {
 		p.stopped = true
 		close(p.quit)
+		// Nobody will be told of their ends.
+		for key := range p.remote {
+			p.dismiss(key)
+		}
 		if err := p.index.Close(); err != nil {
 			p.r.opts.Log.Warn("metrics of a KV index stay behind", "endpoint", p.id.String(), "error", err)
 		}

@@ -2,12 +2,15 @@ package kvroute_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/router"
@@ -251,6 +254,35 @@ func TestReplicas(t *testing.T) {
 	check(kvroute.RankLoad{})
 	topic.Handler.Event(ch, &worker.Event{Payload: []byte("\xc1")})
 	check(kvroute.RankLoad{})
+}
+
+// TestReplicasOfStopped: what other routers had at work at an endpoint that is gone isn't counted for ever.
+func TestReplicasOfStopped(t *testing.T) {
+	cfg := kvroute.Default()
+	cfg.ReplicaSync = true
+	reg := prometheus.NewPedanticRegistry()
+	w := newWorld(t, kvroute.Options{Config: cfg, Registerer: reg})
+	w.publish(newEngine(1, 101))
+	ch := &worker.EventChannel{Scope: worker.EndpointScope(endpoint), Topic: worker.TopicActiveSequences, Publisher: 9}
+	active := func(n int) {
+		t.Helper()
+		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`
+# HELP portico_kv_active_requests Requests counted as load of workers, those of other routers included
+# TYPE portico_kv_active_requests gauge
+portico_kv_active_requests{endpoint="ns/c/generate"} %d
+`, n)), "portico_kv_active_requests")
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		w.publish(newEngine(1, 101))
+		a := worker.ActiveSequence{RequestID: "a", Kind: worker.SequenceAdded, Router: 77, Worker: worker.WorkerRank{WorkerID: 1}}
+		w.r.Topics()[1].Handler.Event(ch, &worker.Event{Payload: worker.AppendActiveSequences(nil, &a)})
+		active(1)
+		w.publish()
+		active(0)
+	}
 }
 
 // TestCards takes mode and weights from a card, where it has some.

@@ -107,15 +107,11 @@ const maxRemote = 1 << 20
 func (p *pool) heard(key remoteKey, a *worker.ActiveSequence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := p.remote[key]
 	switch a.Kind {
 	case worker.SequenceAdded:
-		if old != nil { // a retry under the same id
-			p.free(old)
-			delete(p.remote, key)
-		}
+		p.dismiss(key) // a retry under the same id
 		k := p.ranks[kvindex.Worker{ID: a.Worker.WorkerID, Rank: a.Worker.DPRank}]
-		if k == nil || k.gone || len(p.remote) >= maxRemote {
+		if p.stopped || k == nil || k.gone || len(p.remote) >= maxRemote {
 			return
 		}
 		q := &request{
@@ -125,15 +121,20 @@ func (p *pool) heard(key remoteKey, a *worker.ActiveSequence) {
 		p.remote[key] = q
 		p.add(q)
 	case worker.SequencePrefilled:
-		if old != nil && !old.done {
-			p.prefilled(old)
-			p.report(old.rank)
+		if q := p.remote[key]; q != nil {
+			p.prefilled(q)
+			p.report(q.rank)
 		}
 	case worker.SequenceFreed:
-		if old != nil {
-			p.free(old)
-			delete(p.remote, key)
-		}
+		p.dismiss(key)
+	}
+}
+
+// dismiss forgets another router's request, if it is counted. The caller holds mu.
+func (p *pool) dismiss(key remoteKey) {
+	if q := p.remote[key]; q != nil {
+		p.free(q)
+		delete(p.remote, key)
 	}
 }
 
@@ -151,10 +152,9 @@ func (s *sequenceEvents) Gone(ch *worker.EventChannel) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, q := range p.remote {
+	for key := range p.remote {
 		if key.publisher == ch.Publisher {
-			p.free(q)
-			delete(p.remote, key)
+			p.dismiss(key)
 		}
 	}
 }
