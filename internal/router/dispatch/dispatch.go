@@ -432,21 +432,15 @@ func (a *attempt) has(in *instance) bool {
 
 // pinned returns the instance that the client insists on, or why it can't be had: no other is taken in its place.
 func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) {
-	now := d.now()
-	for _, in := range ep.instances {
-		if in.record.InstanceID != *call.Pin || (call.Serves != nil && !call.Serves(*call.Pin)) ||
-			slices.Contains(call.Exclude, *call.Pin) {
-			continue
-		}
-		switch {
-		case in.aside(&in.quarantined, now):
-			return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
-		case in.full(now, d.busy(call.Endpoint)):
-			return nil, d.errBusy("The selected worker is busy, please try again later")
-		}
-		return in, nil
+	in, now := ep.find(*call.Pin), d.now()
+	switch {
+	case in == nil, call.Serves != nil && !call.Serves(*call.Pin), slices.Contains(call.Exclude, *call.Pin),
+		in.aside(&in.quarantined, now):
+		return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
+	case in.full(now, d.busy(call.Endpoint)):
+		return nil, d.errBusy("The selected worker is busy, please try again later")
 	}
-	return nil, fault.New(fault.Unavailable, "Worker %d is not available", *call.Pin)
+	return in, nil
 }
 
 // errNoWorkers is the failure of a request that no instance could be tried for.

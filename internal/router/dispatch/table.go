@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -173,12 +175,13 @@ func (ep *endpoint) find(id uint64) *instance {
 	if ep == nil {
 		return nil
 	}
-	for _, in := range ep.instances {
-		if in.record.InstanceID == id {
-			return in
-		}
+	i, ok := slices.BinarySearchFunc(ep.instances, id, func(in *instance, id uint64) int {
+		return cmp.Compare(in.record.InstanceID, id)
+	})
+	if !ok {
+		return nil
 	}
-	return nil
+	return ep.instances[i]
 }
 
 // has reports whether an instance is there.
