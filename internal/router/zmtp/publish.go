@@ -53,7 +53,7 @@ func (o PublisherOptions) withDefaults() PublisherOptions {
 type Publisher struct {
 	opts PublisherOptions
 	ln   net.Listener
-	lost atomic.Uint64
+	lost atomic.Uint64 // messages that subscribers were too slow for, once for each of those
 
 	mu   sync.Mutex
 	subs map[*subscriber]struct{} // guarded by mu
@@ -80,9 +80,6 @@ func Listen(opts PublisherOptions) (*Publisher, error) {
 
 // Port returns the port that was bound.
 func (p *Publisher) Port() int { return p.ln.Addr().(*net.TCPAddr).Port }
-
-// Lost returns how many messages subscribers were too slow for, each counted once for each of them.
-func (p *Publisher) Lost() uint64 { return p.lost.Load() }
 
 // Close releases the port of a publisher that is not run. Run does so itself.
 func (p *Publisher) Close() error { return p.ln.Close() }

@@ -70,8 +70,8 @@ func TestPublishAndSubscribe(t *testing.T) {
 	if err := g.Stop(); err != nil {
 		t.Error(err)
 	}
-	if p.Lost() != 0 {
-		t.Errorf("%d lost", p.Lost())
+	if p.lost.Load() != 0 {
+		t.Errorf("%d lost", p.lost.Load())
 	}
 }
 
@@ -111,7 +111,7 @@ func TestSlowSubscriber(t *testing.T) {
 	large := make([]byte, 1<<20)
 	waitFor(t, func() bool {
 		p.Send([]byte("t"), large)
-		return p.Lost() > 0
+		return p.lost.Load() > 0
 	})
 	waitFor(t, func() bool { return subscriptions(p) == 0 })
 	close(block)
