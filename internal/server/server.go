@@ -78,7 +78,7 @@ type Options struct {
 
 	ReasoningField string // of messages, where thoughts go; empty: reasoning_content
 
-	Responses responses.StoreOptions // how many responses are kept; Registerer is the server's own
+	Responses responses.StoreOptions // how many responses are kept; Registerer and MaxTalk are the server's own
 
 	Stream sse.Options // Open is the server's own
 
@@ -162,6 +162,7 @@ func New(opts Options) (*Server, error) {
 	s.anthropicErrors = newErrorTable(formAnthropic, s.opts.OverloadStatus)
 	s.metrics = newMetrics(s.opts.Registerer, s.opts.Instances)
 	s.opts.Responses.Registerer = s.opts.Registerer
+	s.opts.Responses.MaxTalk = s.opts.BodyLimit // a client that sent all of it could send no more
 	s.kept = responses.NewStore(s.opts.Responses)
 	s.life.init()
 	var err error

@@ -25,6 +25,7 @@ type Conversation struct {
 // Join finds what came before req, and what its references mean. Failures are *fault.Error.
 func (s *Store) Join(req *openai.ResponsesRequest, owner string, opts openai.DecodeOptions) (*Conversation, error) {
 	c := &Conversation{store: s, owner: owner}
+	size := int64(0) // of what is said by reference
 	if req.PreviousID != nil {
 		r, ok := s.get(*req.PreviousID, owner)
 		if !ok {
@@ -32,17 +33,28 @@ func (s *Store) Join(req *openai.ResponsesRequest, owner string, opts openai.Dec
 				shorten(*req.PreviousID)).WithCode("previous_response_not_found")
 		}
 		c.prior = r.link
+		for l := r.link; l != nil; l = l.before {
+			size += int64(len(l.input) + len(l.output))
+		}
+		if size > s.opts.MaxTalk {
+			return nil, s.tooLong("previous_response_id")
+		}
 		var err error
 		if c.Items, err = r.link.items(opts); err != nil {
 			return nil, err
 		}
 	}
+	refs := references{store: s, owner: owner, opts: opts}
 	for i := range req.Items {
 		item := req.Items[i]
 		if item.Type == openai.ItemReference {
-			found, err := s.item(item.ID, owner, opts)
+			found, err := refs.item(item.ID)
 			if err != nil {
 				return nil, err
+			}
+			// A few bytes can stand for very many, any number of times.
+			if size += int64(len(found.Raw)); size > s.opts.MaxTalk {
+				return nil, s.tooLong("input")
 			}
 			item = *found
 		}
@@ -50,6 +62,11 @@ func (s *Store) Join(req *openai.ResponsesRequest, owner string, opts openai.Dec
 		c.own++
 	}
 	return c, nil
+}
+
+// tooLong refuses a request that refers to more than it could hold.
+func (s *Store) tooLong(param string) error {
+	return fault.Bad(param, "`%s` refers to more than %d bytes of earlier responses", param, s.opts.MaxTalk)
 }
 
 // items reads all that was said up to and with l, in order.
@@ -73,8 +90,16 @@ func (l *link) items(opts openai.DecodeOptions) ([]openai.InputItem, error) {
 // itemID is how long the part of an item's id is that its response's has too.
 const itemID = 32
 
+// references finds the items that one request refers to, and reads each response once.
+type references struct {
+	store *Store
+	owner string
+	opts  openai.DecodeOptions
+	read  map[string]map[string]*openai.InputItem // by the response's id and by the item's
+}
+
 // item finds an item of an earlier answer by its id, which holds its response's.
-func (s *Store) item(id, owner string, opts openai.DecodeOptions) (*openai.InputItem, error) {
+func (f *references) item(id string) (*openai.InputItem, error) {
 	unknown := fault.New(fault.NotFound, "Item with id '%s' not found; items are kept only with `store`, and for a while",
 		shorten(id))
 	unknown.Param = "input"
@@ -82,23 +107,34 @@ func (s *Store) item(id, owner string, opts openai.DecodeOptions) (*openai.Input
 	if !ok || len(code) <= itemID {
 		return nil, unknown
 	}
-	r, ok := s.get("resp_"+code[:itemID], owner)
-	if !ok {
-		return nil, unknown
-	}
-	items, err := openai.DecodeItems(r.link.output, opts)
-	if err != nil {
-		return nil, fault.New(fault.Internal, "A kept response could not be read").Because(err)
-	}
-	for i := range items {
-		if items[i].ID == id {
-			return &items[i], nil
+	response := "resp_" + code[:itemID]
+	items, known := f.read[response]
+	if !known {
+		r, ok := f.store.get(response, f.owner)
+		if !ok {
+			return nil, unknown
 		}
+		list, err := openai.DecodeItems(r.link.output, f.opts)
+		if err != nil {
+			return nil, fault.New(fault.Internal, "A kept response could not be read").Because(err)
+		}
+		items = make(map[string]*openai.InputItem, len(list))
+		for i := range list {
+			items[list[i].ID] = &list[i]
+		}
+		if f.read == nil {
+			f.read = map[string]map[string]*openai.InputItem{}
+		}
+		f.read[response] = items
+	}
+	if item := items[id]; item != nil {
+		return item, nil
 	}
 	return nil, unknown
 }
 
-// Keeper returns what keeps the answer to the conversation, of which it makes a copy. It holds no more of the conversation than what will be kept: answers take long.
+// Keeper returns what keeps the answer to the conversation, of which it makes a copy. It holds no more of the
+// conversation than what will be kept: answers take long.
 func (c *Conversation) Keeper(id string) func(reply.Kept) {
 	input := []byte{'['}
 	code := strings.TrimPrefix(id, "resp_")

@@ -15,6 +15,7 @@ type StoreOptions struct {
 	MaxCount int           // responses kept
 	MaxBytes int64         // of all of them together; 0: 64 MiB
 	TTL      time.Duration // since a response was last used; 0: 1 h
+	MaxTalk  int64         // bytes of what a request refers to, all together; 0: 45 MiB
 
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 	Now        func() time.Time      // nil: time.Now
@@ -27,6 +28,9 @@ func (o StoreOptions) withDefaults() StoreOptions {
 	}
 	if o.TTL <= 0 {
 		o.TTL = time.Hour
+	}
+	if o.MaxTalk <= 0 {
+		o.MaxTalk = 45 << 20
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/server/reply"
 	"github.com/portico-llm/portico/internal/server/responses"
 )
@@ -170,4 +171,56 @@ func TestStoreBusy(t *testing.T) {
 	if n, b := gauge(t, reg, "dynamo_frontend_stored_responses"), gauge(t, reg, "dynamo_frontend_stored_responses_bytes"); n > 20 || b > 20000 || b < 0 {
 		t.Errorf("%g responses, %g bytes", n, b)
 	}
+}
+
+// TestStoreReferences: what is said by reference is bounded, however often and by whatever way it is referred to, and
+// each response is read once.
+func TestStoreReferences(t *testing.T) {
+	s := responses.NewStore(responses.StoreOptions{MaxCount: 100, MaxTalk: 10000})
+	id := strings.Repeat("a", 32)
+	text := strings.Repeat("y", 2000)
+	req, err := openai.DecodeResponses([]byte(`{"model":"m","input":"hi"}`), openai.DecodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Join(req, "", openai.DecodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Keeper("resp_" + id)(reply.Kept{Output: []byte(`[{"type":"message","id":"msg_` + id + `00","role":"assistant","content":"` + text + `"}]`)})
+	join := func(n int, before string) error {
+		item := `{"type":"item_reference","id":"msg_` + id + `00"}`
+		req, err := openai.DecodeResponses([]byte(`{"model":"m","input":[`+strings.Repeat(item+",", n-1)+item+`]}`), openai.DecodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before != "" {
+			req.PreviousID = &before
+		}
+		c, err := s.Join(req, "", openai.DecodeOptions{})
+		if err == nil && len(c.Items) < n {
+			t.Errorf("%d items of %d", len(c.Items), n)
+		}
+		return err
+	}
+	refused := func(what string, err error, param string) {
+		t.Helper()
+		if f := fault.From(err); f == nil || f.Kind != fault.BadRequest || f.Param != param || !strings.Contains(f.Message, "10000 bytes") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := join(4, ""); err != nil {
+		t.Error(err)
+	}
+	refused("five", join(5, ""), "input")
+	refused("as many as fit beside what came before", join(4, "resp_"+id), "input")
+	before := ""
+	for i := range 6 {
+		if err := talk(t, s, fmt.Sprint("resp_", i), before, text); err != nil {
+			refused("a long conversation", err, "previous_response_id")
+			return
+		}
+		before = fmt.Sprint("resp_", i)
+	}
+	t.Error("a conversation goes on for ever")
 }
