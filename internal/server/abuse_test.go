@@ -224,10 +224,14 @@ func TestUnreadAnswers(t *testing.T) {
 		o.OpenAPI = []byte(`{"info":{"title":"` + strings.Repeat("x", 256<<10) + `"}}`)
 	})
 	long := `{"messages":[{"role":"user","content":"hi"}],"model":"` + strings.Repeat("x", 4<<10) + `"}`
+	post := func(path, body string) string {
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			path, len(body), body)
+	}
 	for name, request := range map[string]string{
+		"tokens":           post("/tokenize", `{"model":"m","prompt":"`+strings.Repeat("x", 4<<10)+`"}`),
 		"a lesser handler": "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n",
-		"a refusal": fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
-			"Content-Length: %d\r\n\r\n%s", len(long), long),
+		"a refusal":        post("/v1/chat/completions", long),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := s.dial(t)

@@ -23,8 +23,8 @@ func isJSON(contentType string) bool {
 	if contentType == "application/json" { // nearly always
 		return true
 	}
-	// Parameters such as charset are ignored: JSON is UTF-8 (RFC 8259), and decoding finds out if it isn't. The +json
-	// suffix is that of RFC 6839.
+	// Parameters such as charset are ignored: JSON is UTF-8 (RFC 8259), and decoding mends what isn't. The +json suffix is
+	// that of RFC 6839.
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
 		return false

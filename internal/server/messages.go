@@ -15,7 +15,7 @@ import (
 	"github.com/portico-llm/portico/internal/server/validate"
 )
 
-// asked is a request of Anthropic's form, read and checked.
+// askedMessage is a request of Anthropic's form, read and checked.
 type askedMessage struct {
 	req  *anthropic.Request
 	set  *catalog.Set

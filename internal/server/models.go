@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/portico-llm/portico/api/anthropic"
@@ -136,7 +135,5 @@ func (s *Server) json(w http.ResponseWriter, v any) {
 		s.errors.write(w, fault.From(err))
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // a client that has left doesn't read it
+	_ = writeJSON(w, body) // a client that has left doesn't read it
 }

@@ -3,8 +3,6 @@ package server
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
-	"strconv"
 
 	"github.com/go-chi/chi/v5"
 
@@ -145,12 +143,5 @@ func (x *exchange) whole(v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-	x.answered = true
-	h := x.w.Header()
-	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	x.w.WriteHeader(http.StatusOK)
-	_, _ = x.w.Write(body) // a client that has left doesn't read it
-	return nil
+	return x.write(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }

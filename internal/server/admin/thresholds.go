@@ -41,8 +41,12 @@ func (h *Handlers) BusyThresholds(w http.ResponseWriter, _ *http.Request) {
 // models that nobody serves, whose thresholds are null.
 func (h *Handlers) SetBusyThreshold(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxThresholds))
-	if err != nil {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("The body may have at most %d bytes", maxThresholds))
+		return
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "The body did not arrive whole")
 		return
 	}
 	var in thresholdsOf

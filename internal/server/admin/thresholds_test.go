@@ -1,10 +1,12 @@
 package admin_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -84,5 +86,18 @@ func TestThresholds(t *testing.T) {
 		if d := cmp.Diff(tc.want, res.Body.String()); d != "" {
 			t.Errorf("%.80s (-want +got):\n%s", tc.body, d)
 		}
+	}
+}
+
+// TestSetBusyThresholdCut: a body that ends early isn't called too large.
+func TestSetBusyThresholdCut(t *testing.T) {
+	h, err := admin.New(admin.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := httptest.NewRecorder()
+	h.SetBusyThreshold(res, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF)))
+	if res.Code != http.StatusBadRequest || !strings.Contains(res.Body.String(), "did not arrive whole") {
+		t.Errorf("%d %s", res.Code, res.Body)
 	}
 }
