@@ -192,13 +192,16 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			`--config: "none.yaml": file does not exist`}},
 		{"combinations", []string{"--embedded", "--discovery-backend", "etcd", "--tls-cert-path", "a",
 			"--nats-auth-password", "p", "--metrics-prefix", "a-b", "--tls-client-ca-cert-path=c",
-			"--http-svc-chat-path", "chat"},
+			"--http-svc-chat-path", "chat", "--http-svc-cmp-path=/v1/{x", "--http-svc-models-path=/v1/responses/", "--http-svc-live-path=/live*"},
 			[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=localhost:4317"}, []string{
 				`--discovery-backend: "etcd": --embedded finds its worker in memory: leave it out or say mem`,
 				`--tls-cert-path: "a": needs --tls-key-path too`,
 				`--nats-auth-password: "(hidden)": needs --nats-auth-username too`,
 				`OTEL_EXPORTER_OTLP_ENDPOINT: "localhost:4317": allowed is a URL http://… or https://…`,
-				`--http-svc-chat-path: "chat": allowed is a path that begins with /`,
+				`--http-svc-chat-path: "chat": allowed is a path that begins with /, of letters, digits and -._~!$&'()+,;=:@/`,
+				`--http-svc-cmp-path: "/v1/{x": allowed is a path that begins with /, of letters, digits and -._~!$&'()+,;=:@/`,
+				`--http-svc-models-path: "/v1/responses/": is the path of --http-svc-responses-path too`,
+				`--http-svc-live-path: "/live*": allowed is a path that begins with /, of letters, digits and -._~!$&'()+,;=:@/`,
 				`--metrics-prefix: "a-b": allowed are letters, digits and _, not a digit first`,
 			}},
 	}
@@ -446,17 +449,9 @@ func TestTraceEndpoint(t *testing.T) {
 }
 
 func TestEmbedded(t *testing.T) {
-	c := mustLoad(t, []string{"--embedded"}, []string{"NATS_SERVER=nats://elsewhere:1"}, "")
-	if c.Discovery.Backend != "mem" || c.Models.Path != config.EmbeddedModel || c.UsesNATS() {
-		t.Errorf("backend %s, path %s, outside NATS %v", c.Discovery.Backend, c.Models.Path, c.UsesNATS())
-	}
-	for _, tt := range []struct {
-		args []string
-		want bool
-	}{{nil, false}, {[]string{"--request-plane", "nats"}, true}, {[]string{"--nats-server", "nats://a:1"}, true}} {
-		if got := mustLoad(t, tt.args, nil, "").UsesNATS(); got != tt.want {
-			t.Errorf("%v: connects to NATS: %v", tt.args, got)
-		}
+	c := mustLoad(t, []string{"--embedded"}, nil, "")
+	if c.Discovery.Backend != "mem" || c.Models.Path != config.EmbeddedModel {
+		t.Errorf("backend %s, path %s", c.Discovery.Backend, c.Models.Path)
 	}
 }
 

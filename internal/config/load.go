@@ -192,15 +192,31 @@ func (c *Config) check() (problems []Problem) {
 	}
 	problems = append(problems, c.checkURLs()...)
 	c.checkConditional(wrong)
-	for _, s := range c.settings {
-		if s.Group == "Paths" && !strings.HasPrefix(s.value.String(), "/") {
-			wrong(s.Key, "allowed is a path that begins with /")
-		}
-	}
+	c.checkPaths(wrong)
 	if !metricName.MatchString(c.Metrics.Prefix) {
 		wrong("metrics-prefix", "allowed are letters, digits and _, not a digit first")
 	}
 	return problems
+}
+
+// checkPaths finds paths that no request could have, those that mean something to the router, and those given twice.
+func (c *Config) checkPaths(wrong func(key, message string)) {
+	at := map[string]string{}
+	for _, s := range c.settings {
+		if s.Group != "Paths" {
+			continue
+		}
+		path := s.value.String()
+		if !urlPath.MatchString(path) {
+			wrong(s.Key, "allowed is a path that begins with /, of letters, digits and -._~!$&'()+,;=:@/")
+			continue
+		}
+		path = strings.Trim(path, "/")
+		if other, taken := at[path]; taken {
+			wrong(s.Key, "is the path of --"+other+" too")
+		}
+		at[path] = s.Key
+	}
 }
 
 // checkURLs finds addresses that can't be meant.
@@ -293,11 +309,6 @@ func (t *Trace) derive() {
 
 // Given reports whether a setting was set at all, rather than left at its default.
 func (c *Config) Given(key string) bool { s := c.byKey[key]; return s != nil && s.source.Kind != "" }
-
-// UsesNATS reports whether a NATS server is to be connected to at start.
-func (c *Config) UsesNATS() bool {
-	return !c.Embedded && (c.Plane.Default == "nats" || c.Given("nats-server"))
-}
 
 // warnings says which given settings have no effect, and which are most likely a mistake. Each is told once, at the
 // start.

@@ -14,6 +14,9 @@ const hidden = "(hidden)"
 // metricName is what Prometheus takes as the beginning of a name.
 var metricName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
+// urlPath is a path that a request may have as it stands, without what marks a pattern of paths.
+var urlPath = regexp.MustCompile(`^/[A-Za-z0-9\-._~!$&'()+,;=:@/]*$`)
+
 // userinfo is the name and password in a URL, with or without a scheme, up to the last @ before the path.
 var userinfo = regexp.MustCompile(`(://|^|,)[^/\s,]*@`)
 

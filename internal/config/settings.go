@@ -283,7 +283,7 @@ func (t *table) addAdmission(a *Admission) {
 func (t *table) addNATS(n *NATS) {
 	t.group = "NATS"
 	t.add("nats-server", "NATS_SERVER", text(&n.URL, "nats://localhost:4222"),
-		"The NATS server. Connected to when set, or when --request-plane is nats.").url()
+		"The NATS server. Connected to at start with --request-plane nats, else when a worker or its events are reached over it.").url()
 	t.add("nats-auth-username", "NATS_AUTH_USERNAME", text(&n.Username, ""), "User name for NATS.")
 	t.add("nats-auth-password", "NATS_AUTH_PASSWORD", text(&n.Password, ""), "Password for NATS.").secret()
 	t.add("nats-auth-token", "NATS_AUTH_TOKEN", text(&n.Token, ""), "Token for NATS.").secret()
