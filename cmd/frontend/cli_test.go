@@ -30,6 +30,23 @@ func runProgram(serve func(context.Context, *config.Config, *slog.Logger, io.Wri
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
+// TestHelpOfSubcommands: help that was asked for is the output, so that it can be paged and searched.
+func TestHelpOfSubcommands(t *testing.T) {
+	for name, run := range map[string]func(stdout, stderr io.Writer) int{
+		"render": func(stdout, stderr io.Writer) int { return runRender([]string{"--help"}, stdout, stderr) },
+		"parse": func(stdout, stderr io.Writer) int {
+			return runParse([]string{"-h"}, strings.NewReader(""), stdout, stderr)
+		},
+		"image": func(stdout, stderr io.Writer) int { return runImage([]string{"--help"}, stdout, stderr) },
+	} {
+		var stdout, stderr strings.Builder
+		if code := run(&stdout, &stderr); code != exitOK || stderr.Len() > 0 ||
+			!strings.Contains(stdout.String(), "frontend "+name+" ") || !strings.Contains(stdout.String(), "-model-path") {
+			t.Errorf("%s: exit code %d\nstdout: %s\nstderr: %s", name, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	tests := []struct {
 		name   string

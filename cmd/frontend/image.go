@@ -76,7 +76,7 @@ func runImage(args []string, stdout, stderr io.Writer) int {
 	set.StringVar(&backend, "image-backend", "", "torchvision, pillow or pillow12; default: torchvision")
 	set.StringVar(&scale, "image-scale", "", "bytes or normalized; default: by architecture and engine version")
 	set.StringVar(&dtype, "image-dtype", "", "uint8, float16, bfloat16 or float32; default: by scale and model")
-	if err := parseFlagSet(set, args, true, imageUsage, stderr); err != nil {
+	if err := parseFlagSet(set, args, true, imageUsage, stdout); err != nil {
 		return flagsExit("image", err, stderr)
 	}
 	if set.NArg() == 0 {

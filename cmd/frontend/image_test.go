@@ -71,7 +71,7 @@ func TestImageOutcomes(t *testing.T) {
 		{"no such model", []string{"--model-path", "nowhere", "x"}, exitFailure, "", "nowhere"},
 		{"a model of text", []string{"--model-path", "../../internal/simworker/testdata", "x"}, exitFailure, "", "model file"},
 		{"no tokenizer", []string{"--model-path", imageModels + "gemma3", "x"}, exitFailure, "", "newline tokens"},
-		{"help", []string{"--help"}, exitOK, "", "--model-path DIR"},
+		{"help", []string{"--help"}, exitOK, "--model-path DIR", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

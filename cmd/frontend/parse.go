@@ -58,7 +58,7 @@ type parsedCall struct {
 
 // runParse prints what the parsers make of a model's raw text. It returns the exit code.
 func runParse(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags, err := parseParse(args, stderr)
+	flags, err := parseParse(args, stdout)
 	if err != nil {
 		return flagsExit("parse", err, stderr)
 	}
@@ -78,7 +78,7 @@ func runParse(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // parseParse reads the flags. Help was asked for when the error is flag.ErrHelp, and has been printed.
-func parseParse(args []string, stderr io.Writer) (*parseFlags, error) {
+func parseParse(args []string, stdout io.Writer) (*parseFlags, error) {
 	var f parseFlags
 	set := newFlagSet("parse")
 	set.StringVar(&f.toolParser, "tool-call-parser", "", "how the model writes tool calls")
@@ -89,7 +89,7 @@ func parseParse(args []string, stderr io.Writer) (*parseFlags, error) {
 	set.StringVar(&f.prompt, "prompt", "", "the end of the rendered prompt, where it opens or closes a thought")
 	set.StringVar(&f.finish, "finish", "stop", "why the engine ended: stop or length")
 	set.BoolVar(&f.pieces, "pieces", false, "the input is a JSON array of strings")
-	if err := parseFlagSet(set, args, false, parseUsage, stderr); err != nil {
+	if err := parseFlagSet(set, args, false, parseUsage, stdout); err != nil {
 		return nil, err
 	}
 	switch {

@@ -93,7 +93,6 @@ func TestParseFailures(t *testing.T) {
 		{"no array", "hi", "no JSON array", []string{"--reasoning-parser", "qwen3", "--pieces"}, exitFailure},
 		{"no file", "hi", "no such file", []string{"--tool-call-parser", "hermes", "--tools", "/nowhere"}, exitFailure},
 		{"no model", "hi", "nowhere", []string{"--model-path", "/nowhere"}, exitFailure},
-		{"help", "", "frontend parse [flags]", []string{"--help"}, exitOK},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

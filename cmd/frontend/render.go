@@ -54,7 +54,7 @@ type rendered struct {
 // runRender prints what a model's chat template and tokenizer make of a request, along the server's own path. It
 // returns the exit code: 0, 1 for a request that can't be rendered, 2 for wrong flags.
 func runRender(args []string, stdout, stderr io.Writer) int {
-	flags, err := parseRender(args, stderr)
+	flags, err := parseRender(args, stdout)
 	if err != nil {
 		return flagsExit("render", err, stderr)
 	}
@@ -95,7 +95,7 @@ func renderError(err error) string {
 
 // parseRender reads the flags and refuses combinations without a meaning. Help was asked for when the error is
 // flag.ErrHelp, and has been printed.
-func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
+func parseRender(args []string, stdout io.Writer) (*renderFlags, error) {
 	var f renderFlags
 	set := newFlagSet("render")
 	set.StringVar(&f.modelPath, "model-path", "", "folder with the model's files")
@@ -103,7 +103,7 @@ func parseRender(args []string, stderr io.Writer) (*renderFlags, error) {
 	set.StringVar(&f.template, "template", "", "file with a chat template")
 	set.StringVar(&f.arguments, "arguments", "", "file with a JSON object of all the template's variables, special tokens included")
 	now := set.String("now", "", "what strftime_now sees, such as 2025-07-26T12:00:00; default: the clock")
-	if err := parseFlagSet(set, args, false, renderUsage, stderr); err != nil {
+	if err := parseFlagSet(set, args, false, renderUsage, stdout); err != nil {
 		return nil, err
 	}
 	var err error

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/portico-llm/portico/internal/config"
@@ -100,8 +102,8 @@ func announce(ctx context.Context, cfg *config.Config, a *app, addr net.Addr, lo
 	}
 }
 
-// readyLine is the one line a new user needs. It is a command for a shell, so the model's name is quoted as JSON inside
-// single quotes.
+// readyLine is the one line a new user needs. It is a command for a shell, and a model's name may be anything: it is
+// quoted as JSON, and the whole body for the shell.
 func readyLine(cfg *config.Config, addr net.Addr, model string) string {
 	// The address as somebody at this machine would write it.
 	scheme, host := "http", "localhost"
@@ -118,6 +120,8 @@ func readyLine(cfg *config.Config, addr net.Addr, model string) string {
 		}
 	}
 	url := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/v1/chat/completions"
+	name, _ := json.Marshal(model) // a string always can be
 	return fmt.Sprintf(`Portico is ready: curl -N %s -H 'Content-Type: application/json' `+
-		`-d '{"model":%q,"stream":true,"messages":[{"role":"user","content":"Hello!"}]}'`, url, model)
+		`-d '{"model":%s,"stream":true,"messages":[{"role":"user","content":"Hello!"}]}'`,
+		url, strings.ReplaceAll(string(name), "'", `'\''`))
 }

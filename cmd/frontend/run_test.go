@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -208,5 +209,21 @@ func TestBrokenModelFolder(t *testing.T) {
 	err = run(t.Context(), cfg, slog.New(slog.DiscardHandler), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "model-path") {
 		t.Errorf("got %v, want an error that names the folder's setting", err)
+	}
+}
+
+// TestReadyLine: the line can be pasted into a shell, whatever a model is called.
+func TestReadyLine(t *testing.T) {
+	for _, name := range []string{"m", `it's "a" \ model`, "a\x01é$(x)`x`"} {
+		line := readyLine(config.Default(), &net.TCPAddr{IP: net.IPv4zero, Port: 1}, name)
+		_, command, _ := strings.Cut(line, "curl ")
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", `set -- `+command+`; printf %s "$6"`).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body struct{ Model string }
+		if err := json.Unmarshal(out, &body); err != nil || body.Model != name {
+			t.Errorf("%s: %q, %v", line, body.Model, err)
+		}
 	}
 }

@@ -19,12 +19,12 @@ func newFlagSet(name string) *flag.FlagSet {
 }
 
 // parseFlagSet reads the flags, which are all that a sub-command takes unless it wants arguments too. Help was asked
-// for when the error is flag.ErrHelp, and has been printed: the usage, and the flags below it.
-func parseFlagSet(set *flag.FlagSet, args []string, wantArgs bool, usage string, stderr io.Writer) error {
+// for when the error is flag.ErrHelp, and has been printed to stdout: the usage, and the flags below it.
+func parseFlagSet(set *flag.FlagSet, args []string, wantArgs bool, usage string, stdout io.Writer) error {
 	if err := set.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stderr, usage)
-			set.SetOutput(stderr)
+			fmt.Fprint(stdout, usage)
+			set.SetOutput(stdout)
 			set.PrintDefaults()
 		}
 		return fmt.Errorf("%w", err)
