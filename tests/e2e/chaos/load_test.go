@@ -19,7 +19,8 @@ import (
 // reference is a prompt and what the workers say to it, token by token.
 type reference struct {
 	prompt string
-	tokens []string
+	tokens []string // nil: it can't be known
+	size   int      // of the prompt, in tokens; 0: it can't be known
 }
 
 // text is the answer's beginning.
@@ -31,6 +32,9 @@ const longest = 80
 // learn asks for the answer to each prompt while nothing is broken.
 func (d *deployment) learn() []reference {
 	d.t.Helper()
+	if d.scene.kv {
+		return d.learnSizes()
+	}
 	known := make([]reference, 16)
 	var wg sync.WaitGroup
 	for i := range known {
@@ -74,6 +78,15 @@ type answer struct {
 	detail string
 	text   string
 	deltas []string // of streams
+	finish string
+	usage  *usage // nil: none came
+}
+
+// usage is the tokens of a request, as clients are told.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
 }
 
 // load is the clients, and what they have seen.
@@ -82,8 +95,9 @@ type load struct {
 	known []reference
 	seed  uint64
 
-	mu     sync.Mutex
-	counts map[string]int // guarded by mu
+	mu      sync.Mutex
+	counts  map[string]int // guarded by mu
+	longest time.Duration  // guarded by mu: of a request
 }
 
 func newLoad(d *deployment, known []reference, seed uint64) *load {
@@ -91,10 +105,11 @@ func newLoad(d *deployment, known []reference, seed uint64) *load {
 }
 
 // count notes the end of a request.
-func (l *load) count(kind string) {
+func (l *load) count(kind string, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts[kind]++
+	l.longest = max(l.longest, took)
 }
 
 // report returns the counts.
@@ -102,14 +117,6 @@ func (l *load) report() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.counts)
-}
-
-// total is how many requests there were.
-func (l *load) total() (n int) {
-	for _, c := range l.report() {
-		n += c
-	}
-	return n
 }
 
 // run is one client: it sends one request after the other until it is told to stop, and checks each answer.
@@ -131,8 +138,11 @@ func (l *load) run(client int, stop <-chan struct{}) {
 func (l *load) one(random *rand.Rand) {
 	r := &l.known[random.IntN(len(l.known))]
 	q := request{tokens: 1 + random.IntN(longest), stream: random.IntN(3) > 0}
-	want := r.text(q.tokens)
-	if random.IntN(4) == 0 {
+	want := ""
+	if r.tokens != nil {
+		want = r.text(q.tokens)
+	}
+	if r.tokens != nil && random.IntN(4) == 0 {
 		if q.stop = strings.TrimSpace(r.tokens[random.IntN(longest)]); q.stop != "" { // one is all spaces
 			want, _, _ = strings.Cut(want, q.stop)
 		}
@@ -146,7 +156,7 @@ func (l *load) one(random *rand.Rand) {
 		ctx, left = context.WithTimeout(ctx, time.Duration(random.IntN(2000))*time.Millisecond)
 		defer left()
 	}
-	before := l.d.at(i)
+	before, began := l.d.at(i), time.Now()
 	a := l.d.send(ctx, i, r, q)
 	after := l.d.at(i)
 	switch {
@@ -156,13 +166,19 @@ func (l *load) one(random *rand.Rand) {
 		a.kind = "frontend gone"
 	case a.kind == "broken":
 		l.d.t.Errorf("broken: %s (asked %+v of %q)", a.detail, q, r.prompt)
+	case r.tokens == nil:
+		l.checkCounts(r, q, &a)
 	case a.kind == "whole" && a.text != want:
 		l.d.t.Errorf("wrong text for %+v of %q:\n got %q\nwant %q", q, r.prompt, a.text, want)
 	}
-	if a.kind != "whole" && !strings.HasPrefix(want, a.text) {
+	if r.tokens != nil && a.kind != "whole" && !strings.HasPrefix(want, a.text) {
 		l.d.t.Errorf("%s behind a wrong text for %+v of %q:\n got %q\nwant %q", a.kind, q, r.prompt, a.text, want)
 	}
-	l.count(a.kind)
+	kind := a.kind
+	if kind != "whole" && kind != "left" && kind != "frontend gone" {
+		kind = fmt.Sprintf("%s: %.60s", a.kind, a.detail)
+	}
+	l.count(kind, time.Since(began))
 	if a.kind != "whole" && a.kind != "left" {
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -176,6 +192,9 @@ func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (
 	}
 	if q.stop != "" {
 		body["stop"] = q.stop
+	}
+	if r.tokens == nil {
+		d.countable(body, q)
 	}
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -204,6 +223,7 @@ func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (
 			} `json:"message"`
 			Finish string `json:"finish_reason"`
 		} `json:"choices"`
+		Usage *usage `json:"usage"`
 	}
 	if err := json.NewDecoder(res.Body).Decode(&whole); err != nil {
 		return answer{kind: "broken", detail: err.Error()}
@@ -211,7 +231,8 @@ func (d *deployment) send(ctx context.Context, i int, r *reference, q request) (
 	if len(whole.Choices) != 1 || whole.Choices[0].Finish == "" {
 		return answer{kind: "broken", detail: fmt.Sprintf("%+v", whole)}
 	}
-	return answer{kind: "whole", text: whole.Choices[0].Message.Content}
+	c := &whole.Choices[0]
+	return answer{kind: "whole", text: c.Message.Content, finish: c.Finish, usage: whole.Usage}
 }
 
 // failure is an error as clients get it.
@@ -242,9 +263,23 @@ func refused(res *http.Response) answer {
 	return answer{kind: fmt.Sprintf("status %d", res.StatusCode), detail: f.Error.Message}
 }
 
-// readStream reads a streamed answer: deltas and a finish reason, or an error, and then [DONE], and nothing else.
+// chunk is an event of a stream.
+type chunk struct {
+	failure
+	Choices []struct {
+		Delta struct {
+			Content string `json:"content"`
+		} `json:"delta"`
+		Finish *string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *usage `json:"usage"`
+}
+
+// readStream reads a streamed answer: deltas, a finish reason and perhaps the usage, or an error, and then [DONE], and
+// nothing else.
 func readStream(body io.Reader) (a answer) {
-	finished, failed, done := false, "", false
+	failed, done := "", false
+	broken := func(detail string) answer { return answer{kind: "broken", detail: detail, text: a.text} }
 	lines := bufio.NewScanner(body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -252,38 +287,28 @@ func readStream(body io.Reader) (a answer) {
 		case !ok && lines.Text() == "":
 			continue
 		case !ok || done:
-			return answer{kind: "broken", detail: "line " + lines.Text(), text: a.text}
+			return broken("line " + lines.Text())
 		case data == "[DONE]":
 			done = true
 			continue
 		}
-		var chunk struct {
-			failure
-			Choices []struct {
-				Delta struct {
-					Content string `json:"content"`
-				} `json:"delta"`
-				Finish *string `json:"finish_reason"`
-			} `json:"choices"`
+		var c chunk
+		if err := json.Unmarshal([]byte(data), &c); err != nil || failed != "" || a.usage != nil {
+			return broken(fmt.Sprintf("%v in %s", err, data))
 		}
-		if err := json.Unmarshal([]byte(data), &chunk); err != nil || finished || failed != "" {
-			return answer{kind: "broken", detail: fmt.Sprintf("%v in %s", err, data), text: a.text}
+		switch {
+		case c.Error != nil && a.finish == "":
+			failed = c.Error.Message
+		case c.Usage != nil && len(c.Choices) == 0 && a.finish != "":
+			a.usage = c.Usage
+		case len(c.Choices) != 1 || a.finish != "":
+			return broken(data)
+		default:
+			a.take(&c)
 		}
-		if e := chunk.Error; e != nil {
-			failed = e.Message
-			continue
-		}
-		if len(chunk.Choices) != 1 {
-			return answer{kind: "broken", detail: data, text: a.text}
-		}
-		if text := chunk.Choices[0].Delta.Content; text != "" {
-			a.text += text
-			a.deltas = append(a.deltas, text)
-		}
-		finished = chunk.Choices[0].Finish != nil
 	}
 	switch {
-	case lines.Err() != nil || !done || (!finished && failed == ""):
+	case lines.Err() != nil || !done || (a.finish == "" && failed == ""):
 		a.kind, a.detail = "broken", fmt.Sprintf("cut off after %q: %v", a.text, lines.Err())
 	case failed != "":
 		a.kind, a.detail = "error event", failed
@@ -291,4 +316,15 @@ func readStream(body io.Reader) (a answer) {
 		a.kind = "whole"
 	}
 	return a
+}
+
+// take adds a chunk's only choice.
+func (a *answer) take(c *chunk) {
+	if text := c.Choices[0].Delta.Content; text != "" {
+		a.text += text
+		a.deltas = append(a.deltas, text)
+	}
+	if finish := c.Choices[0].Finish; finish != nil {
+		a.finish = *finish
+	}
 }

@@ -11,7 +11,6 @@ import (
 type monkey struct {
 	d      *deployment
 	random *rand.Rand
-	acts   int
 	counts map[string]int
 }
 
@@ -37,14 +36,27 @@ func (m *monkey) run(end time.Time) {
 	}
 	for time.Now().Before(end) {
 		m.rest(100, 700)
+		m.revive()
 		at := m.random.IntN(all)
 		for _, d := range deeds {
 			if at -= d.weight; at < 0 {
 				d.do()
-				m.acts++
 				m.counts[d.name]++
 				break
 			}
+		}
+	}
+	m.revive()
+}
+
+// revive replaces workers that have ended by themselves: Dynamo's do when an outage of etcd costs them their lease.
+func (m *monkey) revive() {
+	for i, p := range m.d.workers {
+		select {
+		case <-p.Done():
+			m.d.startWorker(i)
+			m.counts["worker gone"]++
+		default:
 		}
 	}
 }
@@ -101,6 +113,9 @@ func (m *monkey) etcd() {
 func (m *monkey) frontend(how syscall.Signal) {
 	i := m.random.IntN(frontends)
 	f := m.d.leaves(i)
+	if n, err := m.d.series(f, moves); err == nil {
+		m.d.moved += n
+	}
 	if how == syscall.SIGKILL {
 		f.Kill()
 	} else {
