@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 )
 
 // ResponsesRequest is the body of POST /v1/responses and /v1/responses/input_tokens. Nil is absent.
@@ -88,8 +89,8 @@ type TextFormat struct {
 	Strict      *bool           `json:"strict"`      // no effect: the schema always holds
 }
 
-// ResponsesTool is one tool. Only functions and custom tools can be offered to a model; the others are for servers that
-// run tools themselves.
+// ResponsesTool is one tool. Functions, custom tools and those of OpenAI's own that clients run can be offered to a model;
+// the others are for servers that run tools themselves.
 type ResponsesTool struct {
 	Type        string          `json:"type"`        // function, custom, namespace or the name of a hosted tool
 	Name        string          `json:"name"`        // as the client calls it
@@ -98,6 +99,7 @@ type ResponsesTool struct {
 	Parameters  json.RawMessage `json:"parameters"`  // JSON schema; empty: none
 	Strict      *bool           `json:"strict"`      // the schema allows nothing it doesn't name
 	Format      *ToolFormat     `json:"format"`      // what a custom tool's input looks like; nil: any text
+	Where       string          `json:"environment"` // the type of a shell's environment; empty: local
 
 	Index int `json:"-"` // in the request's tools
 }
@@ -132,7 +134,8 @@ type InputItem struct {
 	Name      string          // of a call's function
 	Namespace string          // of a call's function; empty: none
 	Arguments string          // of a call: JSON for functions, any text for custom tools
-	Action    json.RawMessage // of a call of a hosted tool: an object
+	Action    json.RawMessage // of a call of one of OpenAI's own tools: what to do, an object
+	Status    string          // of a call and of its result; may be empty
 
 	Encrypted string // of a thought: what the server gave to be sent back
 }
@@ -153,8 +156,6 @@ const (
 	ItemOutput        = "function_call_output"
 	ItemCustomCall    = "custom_tool_call"
 	ItemCustomOutput  = "custom_tool_call_output"
-	ItemShellCall     = "local_shell_call"
-	ItemShellOutput   = "local_shell_call_output"
 	ItemReasoning     = "reasoning"
 	ItemReference     = "item_reference"
 	PartText          = "text"
@@ -162,3 +163,27 @@ const (
 	PartInputAudio    = "input_audio"
 	maxReadNamespaces = 64 // tools that hold tools, in one request
 )
+
+// OpenAI's own tools that a client runs, by type, which is their only name, and the items of their calls.
+const (
+	ToolLocalShell       = "local_shell" // a program
+	ToolShell            = "shell"       // lines for a shell
+	ToolPatch            = "apply_patch" // a change of a file
+	ItemLocalShellCall   = ToolLocalShell + callSuffix
+	ItemShellCall        = ToolShell + callSuffix
+	ItemPatchCall        = ToolPatch + callSuffix
+	ItemLocalShellOutput = ItemLocalShellCall + outputSuffix
+	ItemShellOutput      = ItemShellCall + outputSuffix
+	ItemPatchOutput      = ItemPatchCall + outputSuffix
+	callSuffix           = "_call"
+	outputSuffix         = "_output"
+)
+
+// Own is the tool that an item is a call of, where it is one of OpenAI's own that clients run; otherwise it is empty.
+func (m *InputItem) Own() string {
+	switch m.Type {
+	case ItemLocalShellCall, ItemShellCall, ItemPatchCall:
+		return strings.TrimSuffix(m.Type, callSuffix)
+	}
+	return ""
+}

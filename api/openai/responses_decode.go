@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -138,11 +139,19 @@ func (m *InputItem) check(r *reader) error {
 			return err
 		}
 		return need("call_id", m.CallID, "the id of a call")
-	case ItemOutput, ItemCustomOutput:
+	case ItemOutput, ItemCustomOutput, ItemShellOutput:
 		if m.Parts == nil {
 			r.enter("output")
 			return r.bad("a string or an array of content parts")
 		}
+		return need("call_id", m.CallID, "the id of a call")
+	case ItemShellCall, ItemPatchCall:
+		if m.Action == nil {
+			r.enter(map[string]string{ItemShellCall: "action", ItemPatchCall: "operation"}[m.Type])
+			return r.bad("an object")
+		}
+		return need("call_id", m.CallID, "the id of a call")
+	case ItemPatchOutput: // which may have nothing to say
 		return need("call_id", m.CallID, "the id of a call")
 	case ItemReference:
 		return need("id", m.ID, "the id of an item")
@@ -195,6 +204,35 @@ type rawPart struct {
 	kind, text, refusal, detail, url, fileID string
 	hasText, hasRefusal                      bool
 	audio                                    json.RawMessage
+
+	stdout  *string // of what a shell has run; such parts have no type
+	stderr  string
+	outcome outcome
+}
+
+// outcome is how a command ended.
+type outcome struct {
+	kind string // exit or timeout
+	code *int64 // of its exit
+}
+
+// ran is what a model is shown of a command that was run: what it printed, and how it ended where that isn't plain.
+func (p *rawPart) ran() string {
+	text := strings.TrimRight(*p.stdout, "\n")
+	add := func(more string) {
+		if text != "" && more != "" {
+			text += "\n"
+		}
+		text += more
+	}
+	add(strings.TrimRight(p.stderr, "\n"))
+	switch code := p.outcome.code; {
+	case p.outcome.kind == "timeout":
+		add("[timed out]")
+	case code != nil && (*code != 0 || text == ""):
+		add("[exit code " + strconv.FormatInt(*code, 10) + "]")
+	}
+	return text
 }
 
 // itemPartKinds names the kinds of content part for failures.
@@ -236,6 +274,9 @@ func (p *rawPart) part(r *reader) (InputPart, error) {
 		}
 		return InputPart{Kind: PartInputAudio, Raw: p.audio}, nil
 	case "":
+		if p.stdout != nil {
+			return InputPart{Kind: PartText, Text: p.ran()}, nil
+		}
 		r.enter("type")
 		return none, r.bad(itemPartKinds)
 	}
@@ -320,8 +361,8 @@ func readInnerTools(r *reader, s *toolReader) error {
 }
 
 // responsesChoices says what is allowed as a tool_choice.
-const responsesChoices = `"none", "auto", "required", {"type":"function","name":…}, {"type":"custom","name":…} or ` +
-	`{"type":"allowed_tools","mode":…,"tools":[…]}`
+const responsesChoices = `"none", "auto", "required", {"type":"function","name":…}, {"type":"custom","name":…}, ` +
+	`{"type":"shell"}, {"type":"apply_patch"} or {"type":"allowed_tools","mode":…,"tools":[…]}`
 
 // readResponsesChoice reads a mode, a named tool, or the tools on offer.
 func readResponsesChoice(r *reader) (*ResponsesChoice, error) {
@@ -363,6 +404,9 @@ type choiceReader struct {
 // finish settles the mode by the object's type.
 func (s *choiceReader) finish(r *reader) error {
 	switch s.kind {
+	case ToolLocalShell, ToolShell, ToolPatch:
+		s.Mode, s.Name = "function", s.kind
+		return nil
 	case "function", "custom":
 		if s.Name == "" {
 			r.enter("name")
@@ -384,7 +428,7 @@ func (s *choiceReader) finish(r *reader) error {
 		return nil
 	}
 	r.enter("type")
-	return r.oneOf(s.kind, `"function", "custom" or "allowed_tools"`)
+	return r.oneOf(s.kind, `"function", "custom", "shell", "apply_patch" or "allowed_tools"`)
 }
 
 // Chat returns the members of the request's body that a chat request has too, as they were sent and each followed by a

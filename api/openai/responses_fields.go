@@ -47,7 +47,7 @@ var (
 				switch {
 				case t.Name != "":
 					c.Allowed = append(c.Allowed, t.Name)
-				case t.kind == "local_shell": // which has no other name
+				case t.kind == ToolLocalShell, t.kind == ToolShell, t.kind == ToolPatch:
 					c.Allowed = append(c.Allowed, t.kind)
 				}
 				return err
@@ -59,6 +59,10 @@ var (
 		requiredText("name", func(c *choiceReader) *string { return &c.Name }),
 	}).quietly()
 
+	outcomeTable = newTable("", []field[outcome]{
+		requiredText("type", func(o *outcome) *string { return &o.kind }),
+		intField("exit_code", func(o *outcome) **int64 { return &o.code }),
+	}).quietly()
 	itemTable     = newTable("", itemFields()).quietly()
 	itemPartTable = newTable("", itemPartFields()).quietly()
 )
@@ -117,9 +121,14 @@ func responsesToolFields() []field[toolReader] {
 		structField("format", toolFormatTable, func(t *T) **ToolFormat { return &t.Format }),
 	}
 	inner := newTable("", fields[1:5]).quietly()
-	return append(fields, field[T]{name: "function", kind: "object", read: func(r *reader, t *T) error {
-		return readObject(r, inner, t)
-	}})
+	return append(fields,
+		field[T]{name: "function", kind: "object", read: func(r *reader, t *T) error { return readObject(r, inner, t) }},
+		field[T]{name: "environment", kind: "object", read: func(r *reader, t *T) error {
+			is := map[string]string{"type": ""}
+			err := readTexts(r, is)
+			t.Where = is["type"]
+			return err
+		}})
 }
 
 // itemFields are those of all kinds of item.
@@ -150,6 +159,8 @@ func itemFields() []field[InputItem] {
 			return readParts(r, m)
 		}},
 		objectField("action", func(m *T) *json.RawMessage { return &m.Action }),
+		objectField("operation", func(m *T) *json.RawMessage { return &m.Action }),
+		requiredText("status", func(m *T) *string { return &m.Status }),
 		// Thoughts are told whole; a summary counts where there is nothing else.
 		{name: "summary", kind: "array", read: func(r *reader, m *T) error {
 			if len(m.Parts) > 0 {
@@ -182,5 +193,10 @@ func itemPartFields() []field[rawPart] {
 		requiredText("detail", func(p *T) *string { return &p.detail }),
 		requiredText("file_id", func(p *T) *string { return &p.fileID }),
 		objectField("input_audio", func(p *T) *json.RawMessage { return &p.audio }),
+		textField("stdout", func(p *T) **string { return &p.stdout }),
+		requiredText("stderr", func(p *T) *string { return &p.stderr }),
+		{name: "outcome", kind: "object", read: func(r *reader, p *T) error {
+			return readObject(r, outcomeTable, &p.outcome)
+		}},
 	}
 }

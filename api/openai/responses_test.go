@@ -77,11 +77,18 @@ func TestResponsesItemsRead(t *testing.T) {
 			Parts: []openai.InputPart{{Kind: "image_url", URL: "u", Detail: "low"}, {Kind: "video_url", URL: "v"}, {Kind: "audio_url", URL: "w"},
 				{Kind: "input_audio", Raw: []byte(`{"data":"x"}`)}}},
 		`{"type":"function_call","call_id":"c","name":"f","arguments":"{}","namespace":"n","status":"completed"}`: {Type: "function_call",
-			CallID: "c", Name: "f", Arguments: "{}", Namespace: "n"},
+			CallID: "c", Name: "f", Arguments: "{}", Namespace: "n", Status: "completed"},
 		`{"type":"function_call","call_id":"c","name":"f","arguments":{"a":1}}`: {Type: "function_call", CallID: "c", Name: "f", Arguments: `{"a":1}`},
 		`{"type":"function_call_output","call_id":"c","output":["a"]}`:          {Type: "function_call_output", CallID: "c", Parts: text("a")},
 		`{"type":"custom_tool_call","call_id":"c","name":"f","input":"x"}`:      {Type: "custom_tool_call", CallID: "c", Name: "f", Arguments: "x"},
 		`{"type":"local_shell_call","id":"i","action":{"type":"exec"}}`:         {Type: "local_shell_call", ID: "i", Action: []byte(`{"type":"exec"}`)},
+		`{"type":"shell_call","call_id":"c","action":{"commands":["ls"]},"status":null}`: {Type: "shell_call", CallID: "c",
+			Action: []byte(`{"commands":["ls"]}`)},
+		`{"type":"shell_call_output","call_id":"c","output":[{"stdout":"a\n","stderr":"b","outcome":{"type":"exit","exit_code":2}},{"stdout":""}]}`: {
+			Type: "shell_call_output", CallID: "c", Parts: append(text("a\nb\n[exit code 2]"), text("")...)},
+		`{"type":"apply_patch_call","call_id":"c","operation":{"type":"delete_file"}}`: {Type: "apply_patch_call", CallID: "c",
+			Action: []byte(`{"type":"delete_file"}`)},
+		`{"type":"apply_patch_call_output","call_id":"c","status":"failed"}`: {Type: "apply_patch_call_output", CallID: "c", Status: "failed"},
 		`{"type":"reasoning","content":[{"type":"reasoning_text","text":"a"}],"summary":[{"type":"summary_text","text":"b"}],` +
 			`"encrypted_content":"e"}`: {Type: "reasoning", Parts: text("a"), Encrypted: "e"},
 		`{"type":"reasoning","content":null,"summary":[{"type":"summary_text","text":"b"}]}`: {Type: "reasoning", Parts: text("b")},
@@ -107,19 +114,20 @@ func TestResponsesItemsRead(t *testing.T) {
 func TestResponsesToolsRead(t *testing.T) {
 	req := decodeResponses(t, `"input":"a","include":["x"],"tools":[{"type":"function","function":{"name":"f","description":"d","strict":true}},
 		{"type":"namespace","name":"n","tools":[{"type":"function","name":"g"},{"type":"function","name":"h","tools":[7]}]},
-		{"type":"custom","name":"c","format":{"type":"grammar","syntax":"lark","definition":"x"}},{"type":"web_search","filters":{"a":1}}],
-		"tool_choice":{"type":"allowed_tools","tools":[{"type":"function","name":"g"},{"type":"web_search"}]}`)
+		{"type":"custom","name":"c","format":{"type":"grammar","syntax":"lark","definition":"x"}},{"type":"web_search","filters":{"a":1}},
+		{"type":"shell","environment":{"type":"container_auto","file_ids":[]}},{"type":"apply_patch"}],
+		"tool_choice":{"type":"allowed_tools","tools":[{"type":"function","name":"g"},{"type":"web_search"},{"type":"shell"}]}`)
 	yes, d := true, "d"
 	want := []openai.ResponsesTool{
 		{Type: "function", Name: "f", Description: &d, Strict: &yes}, {Type: "function", Name: "g", Namespace: "n", Index: 1},
 		{Type: "function", Name: "h", Namespace: "n", Index: 1},
 		{Type: "custom", Name: "c", Format: &openai.ToolFormat{Type: "grammar", Syntax: "lark", Definition: "x"}, Index: 2},
-		{Type: "web_search", Index: 3},
+		{Type: "web_search", Index: 3}, {Type: "shell", Where: "container_auto", Index: 4}, {Type: "apply_patch", Index: 5},
 	}
 	if diff := cmp.Diff(want, req.ToolList); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if c := req.ToolChoice; c.Mode != "auto" || !cmp.Equal(c.Allowed, []string{"g"}) || !strings.HasPrefix(string(c.Raw), `{"type":"allowed_tools"`) {
+	if c := req.ToolChoice; c.Mode != "auto" || !cmp.Equal(c.Allowed, []string{"g", "shell"}) || !strings.HasPrefix(string(c.Raw), `{"type":"allowed_tools"`) {
 		t.Errorf("%+v", c)
 	}
 	if !req.Wants("x") || req.Wants("y") || req.Reasoning.WantsSummary() {

@@ -43,7 +43,7 @@ func replayed(t *testing.T, s *stack, stream string) {
 // TestReplay: a stream that was kept is told again event by event, and an answer that was never streamed in one piece
 // for each item.
 func TestReplay(t *testing.T) {
-	const shell = `"tools":[{"type":"local_shell"}]`
+	const shell = `"tools":[{"type":"local_shell"},{"type":"shell","environment":{"type":"local"}},{"type":"apply_patch"}]`
 	for name, tt := range map[string]struct{ text, finish, request string }{
 		"text":                {"Hello", "stop", ``},
 		"nothing":             {"", "stop", ``},
@@ -53,7 +53,10 @@ func TestReplay(t *testing.T) {
 		"a thought and calls": {"<think>Hm.</think>\n\nFirst. " + called("look", `{"a": "ö\n\n"}`) + called("web__open", `{}`) + "\nThen.", "stop", tools},
 		"custom input":        {called("patch", `{"input": "a\nb \"c\""}`), "stop", tools},
 		"shell":               {called("local_shell", `{"command": ["ls", "-l"]}`), "stop", shell},
-		"what was asked for":  {"Hi", "stop", `"metadata":{"a":"b"},"instructions":"Be\n\nbrief.","temperature":0.5,"nvext":{"extra_fields":["timing"]}`},
+		"lines":               {called("shell", `{"commands": ["", "a\n\nb"]}`), "stop", shell},
+		"patches": {called("apply_patch", `{"diff": "+a\n\n+b", "path": "x", "type": "create_file"}`) +
+			called("apply_patch", `{"type": "delete_file", "path": "y", "diff": "-"}`) + called("apply_patch", `{"type": "update_file"}`), "stop", shell},
+		"what was asked for": {"Hi", "stop", `"metadata":{"a":"b"},"instructions":"Be\n\nbrief.","temperature":0.5,"nvext":{"extra_fields":["timing"]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := parsing(t, tt.text, tt.finish)
@@ -125,6 +128,58 @@ func TestReplayRefused(t *testing.T) {
 	}
 }
 
+// TestOwnTools: lines for a shell and changes of files are told as OpenAI's own calls, those that can't be read never as
+// completed, and what came of them goes back.
+func TestOwnTools(t *testing.T) {
+	const tools = `"tools":[{"type":"shell"},{"type":"apply_patch"}]`
+	for _, c := range []struct{ tool, arguments, status, action, result, told string }{
+		{"shell", `{"commands": ["ls", "wc a"], "timeout_ms": 5}`, "completed",
+			`{"commands":["ls","wc a"],"timeout_ms":5,"max_output_length":null}`,
+			`[{"stdout":"a\nb\n","stderr":"","outcome":{"type":"exit","exit_code":0}},{"stdout":"","stderr":"no a\n","outcome":{"type":"exit","exit_code":1}}]`,
+			"a\nb\nno a\n[exit code 1]"},
+		{"shell", `{"commands": "ls | wc", "max_output_length": 9}`, "completed",
+			`{"commands":["ls | wc"],"timeout_ms":null,"max_output_length":9}`,
+			`[{"stdout":"","stderr":"","outcome":{"type":"timeout"}}]`, "[timed out]"},
+		{"shell", `{"commands": []}`, "incomplete", `{"commands":[],"timeout_ms":null,"max_output_length":null}`,
+			`[{"stdout":"","stderr":"","outcome":{"type":"exit","exit_code":0}}]`, "[exit code 0]"},
+		{"shell", `{"commands": [["rm"]]}`, "incomplete", `{"commands":[],"timeout_ms":null,"max_output_length":null}`, `"as text"`, "as text"},
+		{"apply_patch", `{"diff": "@@\n-a\n+b", "type": "update_file", "path": "x/y"}`, "completed",
+			`{"type":"update_file","path":"x/y","diff":"@@\n-a\n+b"}`, `"Updated x/y"`, "Updated x/y"},
+		{"apply_patch", `{"type": "create_file", "path": "x", "diff": ""}`, "completed", `{"type":"create_file","path":"x","diff":""}`, ``, "completed"},
+		{"apply_patch", `{"type": "delete_file", "path": "x", "diff": "-a"}`, "completed", `{"type":"delete_file","path":"x"}`, `null`, "completed"},
+		{"apply_patch", `{"type": "update_file", "path": "x"}`, "in_progress", `{"type":"update_file","path":"","diff":""}`, ``, "completed"},
+		{"apply_patch", `{"type": "move_file", "path": "x", "diff": ""}`, "in_progress", `{"type":"update_file","path":"","diff":""}`, ``, "completed"},
+		{"apply_patch", `{"type": "delete_file", "path": ""}`, "in_progress", `{"type":"update_file","path":"","diff":""}`, ``, "completed"},
+	} {
+		t.Run(c.tool+c.arguments, func(t *testing.T) {
+			s, d := parsing(t, called(c.tool, c.arguments), "stop")
+			const ask = `{"model":"m","input":"Go.",` + tools
+			_, stream := s.do(t, http.MethodPost, "/v1/responses", ask+`,"stream":true}`)
+			_, body := s.do(t, http.MethodPost, "/v1/responses", ask+"}")
+			id := regexp.MustCompile(`"call_id":"(call_\w+)"`).FindStringSubmatch(body)
+			if id == nil || !strings.Contains(body, c.action+`,`) || !strings.Contains(body, `"type":"`+c.tool+`_call"`) ||
+				!strings.Contains(body, `"status":"`+c.status+`"}]`) || !strings.Contains(body, `"tools":[{"type":"shell"},{"type":"apply_patch"}]`) {
+				t.Fatalf("want %s %s in %s", c.status, c.action, body)
+			}
+			if !strings.Contains(stream, c.action) {
+				t.Errorf("streamed as %s", stream)
+			}
+			result := `{"type":"` + c.tool + `_call_output","status":"completed","call_id":"` + id[1] + `"`
+			if c.result != "" {
+				result += `,"output":` + c.result
+			}
+			res, answer := s.do(t, http.MethodPost, "/v1/responses",
+				`{"model":"m","previous_response_id":"`+responseID.FindString(body)+`","input":[`+result+`}],`+tools+`}`)
+			if res.StatusCode != http.StatusOK {
+				t.Fatalf("%d %s", res.StatusCode, answer)
+			}
+			if got := prompt(t, d, 2); got != "user: Go.\nassistant: \ntool: "+c.told+"\n" {
+				t.Errorf("the model got %q", got)
+			}
+		})
+	}
+}
+
 // TestLocalShell: a command is told as a call of the client's shell, and never as completed when it can't be read.
 func TestLocalShell(t *testing.T) {
 	for arguments, want := range map[string]string{
@@ -161,17 +216,22 @@ func TestLocalShell(t *testing.T) {
 	}
 }
 
-// TestLocalShellCut: a command that broke off is nobody's to run.
-func TestLocalShellCut(t *testing.T) {
-	for script, last := range map[string]string{
-		`{"token_ids":[],"finish_reason":"length"}`: "response.incomplete", `{"_raise":"secret"}`: "error",
+// TestOwnToolsCut: a command or a change that broke off is nobody's to run.
+func TestOwnToolsCut(t *testing.T) {
+	for tool, arguments := range map[string]string{
+		"local_shell": `{"command": ["rm", "`, "shell": `{"commands": ["rm`, "apply_patch": `{"type": "delete_file", "path": "rm"`,
 	} {
-		items := slices.Concat(spelled("<tool_call>\n{\"name\": \"local_shell\", \"arguments\": {\"command\": [\"rm\", \"", "stop")[:60], testkit.Items("["+script+"]"))
-		s, d := parsing(t, "", "stop")
-		d.Script = testkit.Play(items).Script
-		_, body := s.do(t, http.MethodPost, "/v1/responses", `{"model":"m","input":"a","stream":true,"tools":[{"type":"local_shell"}]}`)
-		if strings.Contains(body, `"completed"`) || strings.Contains(body, `"rm`) || !strings.Contains(body, "event: "+last+"\n") {
-			t.Errorf("%s: %s", last, body)
+		for script, last := range map[string]string{
+			`{"token_ids":[],"finish_reason":"length"}`: "response.incomplete", `{"_raise":"secret"}`: "error",
+		} {
+			text := "<tool_call>\n{\"name\": \"" + tool + "\", \"arguments\": " + arguments
+			items := slices.Concat(spelled(text, "stop")[:len(text)], testkit.Items("["+script+"]"))
+			s, d := parsing(t, "", "stop")
+			d.Script = testkit.Play(items).Script
+			_, body := s.do(t, http.MethodPost, "/v1/responses", `{"model":"m","input":"a","stream":true,"tools":[{"type":"`+tool+`"}]}`)
+			if strings.Contains(body, `"completed"`) || strings.Contains(body, `"rm`) || !strings.Contains(body, "event: "+last+"\n") {
+				t.Errorf("%s, %s: %s", tool, last, body)
+			}
 		}
 	}
 }

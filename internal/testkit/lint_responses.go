@@ -21,6 +21,9 @@ type responseEvent struct {
 	Text         *string         `json:"text"`
 	Arguments    *string         `json:"arguments"`
 	Input        *string         `json:"input"`
+	Diff         *string         `json:"diff"`
+	Command      *string         `json:"command"`
+	CommandIndex *int            `json:"command_index"`
 	Part         map[string]any  `json:"part"`
 	Error        json.RawMessage `json:"error"`
 }
@@ -45,7 +48,9 @@ type responseLinter struct {
 	part  bool   // the open item has a part that isn't done
 	text  string // of the open item so far
 	whole bool   // its text is done
-	items []map[string]any
+
+	commands []any // of a shell's open item so far
+	items    []map[string]any
 }
 
 // growing are the kinds of event that make an item grow, by the type of the item.
@@ -53,6 +58,8 @@ var growing = map[string]string{
 	"message": "response.output_text", "reasoning": "response.reasoning_text",
 	"function_call": "response.function_call_arguments", "custom_tool_call": "response.custom_tool_call_input",
 	"local_shell_call": "nothing", // it has no events but its first and its last
+	"shell_call":       "nothing", // each of its lines has events of its own
+	"apply_patch_call": "response.apply_patch_call_operation_diff",
 }
 
 // LintResponses checks that a stream keeps the rules of OpenAI's Responses interface: numbers without gaps, one item at
@@ -214,12 +221,15 @@ func (l *responseLinter) added(v *responseEvent) error {
 	if growing[kind] == "" || v.Item["id"] == "" || v.Item["status"] != "in_progress" {
 		return fmt.Errorf("it begins no item")
 	}
-	l.open, l.text, l.whole, l.part = v.Item, "", false, false
+	l.open, l.text, l.whole, l.part, l.commands = v.Item, "", false, false, []any{}
 	return nil
 }
 
 // grow checks an event of the open item.
 func (l *responseLinter) grow(v *responseEvent) error {
+	if l.open != nil && l.open["type"] == "shell_call" {
+		return l.command(v)
+	}
 	if l.open == nil || v.ItemID != l.open["id"] {
 		return fmt.Errorf("it belongs to no open item")
 	}
@@ -253,7 +263,8 @@ func (l *responseLinter) grow(v *responseEvent) error {
 		}
 		l.text += *v.Delta
 	case growing[kind] + ".done":
-		sum := map[string]*string{"message": v.Text, "reasoning": v.Text, "function_call": v.Arguments, "custom_tool_call": v.Input}[kind]
+		sum := map[string]*string{"message": v.Text, "reasoning": v.Text, "function_call": v.Arguments, "custom_tool_call": v.Input,
+			"apply_patch_call": v.Diff}[kind]
 		if l.whole || sum == nil || *sum != l.text {
 			return fmt.Errorf("the text isn't the sum of its pieces %q", l.text)
 		}
@@ -264,16 +275,73 @@ func (l *responseLinter) grow(v *responseEvent) error {
 	return nil
 }
 
+// command checks an event of a line of a shell's, which comes in one piece.
+func (l *responseLinter) command(v *responseEvent) error {
+	if v.CommandIndex == nil || *v.CommandIndex != len(l.commands) {
+		return fmt.Errorf("command_index %d was expected", len(l.commands))
+	}
+	switch {
+	case v.Type == "response.shell_call_command.added" && !l.part && v.Command != nil && *v.Command == "":
+		l.part, l.text = true, ""
+	case v.Type == "response.shell_call_command.delta" && l.part && v.Delta != nil && *v.Delta != "":
+		l.text += *v.Delta
+	case v.Type == "response.shell_call_command.done" && l.part && v.Command != nil && *v.Command == l.text:
+		l.part, l.text = false, ""
+		l.commands = append(l.commands, *v.Command)
+	default:
+		return fmt.Errorf("an event of a line that can't be")
+	}
+	return nil
+}
+
+// endedOwn checks the end of a call of one of OpenAI's own tools. What isn't completed says nothing of what to do.
+func (l *responseLinter) endedOwn(item map[string]any) error {
+	done := item["status"] == "completed"
+	action, _ := item["action"].(map[string]any)
+	ok := false
+	switch item["type"] {
+	case "local_shell_call":
+		command, _ := action["command"].([]any)
+		ok = action["type"] == "exec" && (!done || len(command) > 0)
+	case "shell_call":
+		commands, _ := action["commands"].([]any)
+		ok = (!done || len(commands) > 0) && reflect.DeepEqual(commands, l.commands)
+	case "apply_patch_call":
+		operation, _ := item["operation"].(map[string]any)
+		begun, _ := l.open["operation"].(map[string]any)
+		diff, _ := operation["diff"].(string)
+		ok = (begun["diff"] == "" || begun["type"] == "delete_file") && begun["type"] == operation["type"] &&
+			begun["path"] == operation["path"] && diff == l.text && l.whole == (done && operation["type"] != "delete_file")
+	}
+	if !ok {
+		return fmt.Errorf("it isn't what was told of it")
+	}
+	return nil
+}
+
 // ended checks the end of an item.
 func (l *responseLinter) ended(v *responseEvent) error {
 	if l.open == nil || v.Item["id"] != l.open["id"] || v.Item["type"] != l.open["type"] {
 		return fmt.Errorf("it ends no open item")
 	}
-	if shell := v.Item["type"] == "local_shell_call"; l.part || !l.whole && !shell {
+	kind := v.Item["type"].(string)
+	own := kind == "local_shell_call" || kind == "shell_call" || kind == "apply_patch_call"
+	if l.part || !l.whole && !own {
 		return fmt.Errorf("its text or part isn't done")
 	}
-	if s := v.Item["status"]; s != "completed" && s != "incomplete" {
+	cut := "incomplete"
+	if kind == "apply_patch_call" { // for which OpenAI has no such word
+		cut = "in_progress"
+	}
+	if s := v.Item["status"]; s != "completed" && s != cut {
 		return fmt.Errorf("its status is %v", s)
+	}
+	if own {
+		if err := l.endedOwn(v.Item); err != nil {
+			return err
+		}
+		l.items, l.open = append(l.items, v.Item), nil
+		return nil
 	}
 	var text any
 	switch v.Item["type"] {
@@ -281,12 +349,6 @@ func (l *responseLinter) ended(v *responseEvent) error {
 		text = v.Item["arguments"]
 	case "custom_tool_call":
 		text = v.Item["input"]
-	case "local_shell_call":
-		action, _ := v.Item["action"].(map[string]any)
-		if command, _ := action["command"].([]any); action["type"] != "exec" || (len(command) == 0) != (v.Item["status"] == "incomplete") {
-			return fmt.Errorf("no command")
-		}
-		text = l.text
 	default:
 		parts, _ := v.Item["content"].([]any)
 		if summary, ok := v.Item["summary"].([]any); ok && len(parts) == 0 {

@@ -46,6 +46,13 @@ var plays = map[string]func(messages int) testkit.Script{
 		}
 		return spoken(greeting)
 	},
+	"own": func(messages int) testkit.Script { // two of OpenAI's own tools, and then what came of them
+		if messages < 4 {
+			return spoken("<tool_call>\n{\"name\": \"shell\", \"arguments\": {\"commands\": [\"ls\", \"wc a\"]}}\n</tool_call>\n" +
+				"<tool_call>\n{\"name\": \"apply_patch\", \"arguments\": {\"diff\": \"+\\\"a\\\"\", \"type\": \"create_file\", \"path\": \"x\"}}\n</tool_call>")
+		}
+		return spoken(greeting)
+	},
 	"broken": func(int) testkit.Script { return testkit.Items(`[{"_raise":"secret"}]`) },
 	"breaks": func(int) testkit.Script {
 		return testkit.Items(`[{"token_ids":[72]},{"token_ids":[101]},{"token_ids":[108]},{"_raise":"secret"}]`)
@@ -88,7 +95,7 @@ func newStage(t *testing.T) *stage {
 	for name := range plays {
 		set := testkit.ByteModel(name)
 		set.Renderer = turns{}
-		if name == "tools" || name == "agent" || name == "forced" || name == "shell" {
+		if name == "tools" || name == "agent" || name == "forced" || name == "shell" || name == "own" {
 			set.ToolParser = "hermes"
 		}
 		if name == "tools" || name == "agent" {
@@ -98,10 +105,12 @@ func newStage(t *testing.T) *stage {
 	}
 	s := &stage{dispatcher: &testkit.Dispatcher{Script: playFor(models)}}
 	log := slog.New(slog.DiscardHandler)
-	srv, err := server.New(server.Options{
+	opts := server.Options{
 		Pipeline: pipeline.New(pipeline.Options{Dispatcher: s.dispatcher, Log: log, Answers: msgparse.Plan}),
 		Catalog:  models, Log: log, OpenAPI: document(t),
-	})
+	}
+	opts.Responses.MaxCount = 100 // some SDKs name items in place of sending them again
+	srv, err := server.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

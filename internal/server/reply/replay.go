@@ -84,7 +84,7 @@ func (p *replay) item(it *keptItem) {
 	p.items = append(p.items, it.item)
 	now := &p.items[len(p.items)-1]
 	p.tell(func() { p.started(now) })
-	if now.kind != itemCustom && now.kind != itemShell {
+	if !now.kind.isLate() {
 		for _, piece := range p.pieces(text, logprobs) {
 			p.tell(func() { p.growth(now, string(piece.text), piece.logprobs) })
 		}
@@ -188,6 +188,7 @@ func readItems(output []byte) ([]keptItem, error) {
 		Arguments string          `json:"arguments"`
 		Input     string          `json:"input"`
 		Action    json.RawMessage `json:"action"`
+		Operation json.RawMessage `json:"operation"`
 	}
 	if err := json.Unmarshal(output, &read); err != nil {
 		return nil, err
@@ -209,7 +210,11 @@ func readItems(output []byte) ([]keptItem, error) {
 		case "custom_tool_call":
 			it.kind, it.text = itemCustom, []byte(v.Input)
 		case "local_shell_call":
+			it.kind, it.text = itemLocalShell, v.Action
+		case "shell_call":
 			it.kind, it.text = itemShell, v.Action
+		case "apply_patch_call":
+			it.kind, it.text = itemPatch, v.Operation
 		default:
 			return nil, fmt.Errorf("an item of type %q", v.Type)
 		}

@@ -34,9 +34,20 @@ type ResponsesOptions struct {
 type CalledAs struct {
 	Name      string
 	Namespace string // the group it is in; empty: none
-	Custom    bool   // its input is a text, which the model was asked for as the one argument
-	Shell     bool   // it is a command for the client's own shell
+	Kind      CallKind
 }
+
+// CallKind is what a client takes the call of a function for.
+type CallKind uint8
+
+// The kinds of call. All but the first two are of OpenAI's own tools, and have no names.
+const (
+	CallFunction   CallKind = iota // of a function
+	CallCustom                     // of a tool whose input is a text, which the model was asked for as the one argument
+	CallLocalShell                 // a program to be run by the client
+	CallShell                      // lines for the client's own shell
+	CallPatch                      // a change of a file of the client's
+)
 
 // Responses writes an answer as a response: a list of items. Streamed, it tells of each item's growth; the body is the
 // same list without the telling.
@@ -74,7 +85,7 @@ type ResponseFailure struct {
 type item struct {
 	kind   itemKind
 	id     string
-	text   []byte // of a message or a thought; of a call its arguments, of one of the shell in the end its action
+	text   []byte // of a message or a thought; of a call its arguments, in the end what action makes of them
 	status string // in_progress, completed or incomplete
 
 	logprobs []byte // of a message: JSON entries, separated by commas
@@ -86,21 +97,28 @@ type item struct {
 // itemKind tells what an item is.
 type itemKind uint8
 
-// The kinds of item, with what their ids begin with.
+// The kinds of item. Those of calls have the order of CallKind.
 const (
 	itemMessage itemKind = iota
 	itemThought
 	itemSummary // a thought, told as its summary
 	itemCall
 	itemCustom
-	itemShell // a command for the client's shell
+	itemLocalShell
+	itemShell
+	itemPatch
 )
 
 // prefix is what ids of the kind begin with.
-func (k itemKind) prefix() string { return [...]string{"msg_", "rs_", "rs_", "fc_", "ctc_", "lsh_"}[k] }
+func (k itemKind) prefix() string {
+	return [...]string{"msg_", "rs_", "rs_", "fc_", "ctc_", "lsh_", "sh_", "apc_"}[k]
+}
 
 // isCall tells items that a client acts upon from those that it reads.
 func (k itemKind) isCall() bool { return k >= itemCall }
+
+// isLate tells items that are told of when they are whole: until then they are JSON, and nothing of the client's.
+func (k itemKind) isLate() bool { return k >= itemCustom }
 
 var _ pipeline.Sink = (*Responses)(nil)
 
@@ -239,7 +257,7 @@ func (r *Responses) grow(kind itemKind, text string) {
 	}
 	if r.out != nil {
 		r.growth(it, text, marks)
-		if kind != itemCustom && kind != itemShell {
+		if !kind.isLate() {
 			r.cut(len(text), len(marks))
 		}
 	}
@@ -252,12 +270,7 @@ func (r *Responses) openCall(p *prepost.Piece) {
 	if as, ok := r.opts.Tools[p.Name]; ok {
 		it.as = as
 	}
-	switch {
-	case it.as.Custom:
-		it.kind = itemCustom
-	case it.as.Shell:
-		it.kind = itemShell
-	}
+	it.kind += itemKind(it.as.Kind)
 	if it.callID == "" {
 		it.callID = string(appendCallID(nil))
 	}
@@ -287,10 +300,13 @@ func (r *Responses) close(status string) {
 	switch it.kind {
 	case itemCustom:
 		it.text = customInput(it.text)
-	case itemShell:
+	case itemLocalShell, itemShell, itemPatch:
 		var ok bool
-		if it.text, ok = shellAction(it.text); !ok {
+		if it.text, ok = it.kind.action(it.text); !ok {
 			it.status = "incomplete" // clients run what is completed
+		}
+		if it.kind == itemPatch && it.status == "incomplete" {
+			it.status = "in_progress" // the one other status that OpenAI has for it
 		}
 	}
 	if r.out != nil {
@@ -428,7 +444,8 @@ func (r *Responses) appendResponseUsage(b []byte) []byte {
 	}
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(u.PromptTokens), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), value(u.CachedTokens), 10)
-	b = strconv.AppendInt(append(b, `},"output_tokens":`...), int64(u.CompletionTokens), 10)
+	// Engines don't tell what they write to their caches; OpenAI's types require the number.
+	b = strconv.AppendInt(append(b, `,"cache_write_tokens":0},"output_tokens":`...), int64(u.CompletionTokens), 10)
 	b = strconv.AppendInt(append(b, `,"output_tokens_details":{"reasoning_tokens":`...), value(u.ReasoningTokens), 10)
 	return append(strconv.AppendInt(append(b, `},"total_tokens":`...), int64(u.TotalTokens), 10), '}')
 }
@@ -444,12 +461,18 @@ func (r *Responses) appendItem(b []byte, it *item) []byte {
 	case itemCustom:
 		b = appendString(append(b, `{"type":"custom_tool_call","input":`...), it.shown())
 		b = r.appendCall(b, it)
+	case itemLocalShell:
+		b = append(append(b, `{"type":"local_shell_call","action":`...), it.told()...)
+		b = appendString(append(b, `,"call_id":`...), it.callID)
 	case itemShell:
-		b = append(b, `{"type":"local_shell_call","action":`...)
-		if it.status == "in_progress" {
-			b = append(b, noAction...)
-		} else {
+		b = append(append(b, `{"type":"shell_call","action":`...), it.told()...)
+		b = appendString(append(b, `,"environment":{"type":"local"},"call_id":`...), it.callID)
+	case itemPatch:
+		b = append(b, `{"type":"apply_patch_call","operation":`...)
+		if it.status == "completed" {
 			b = append(b, it.text...)
+		} else {
+			b = appendBegun(b, it.text)
 		}
 		b = appendString(append(b, `,"call_id":`...), it.callID)
 	default:
@@ -486,6 +509,14 @@ func (r *Responses) appendThought(b []byte, it *item) []byte {
 func (it *item) shown() []byte {
 	if it.status == "in_progress" {
 		return nil
+	}
+	return it.text
+}
+
+// told is as much of what a shell is to run as its item holds: nothing, until it is whole.
+func (it *item) told() []byte {
+	if it.status == "in_progress" {
+		return it.kind.noAction()
 	}
 	return it.text
 }

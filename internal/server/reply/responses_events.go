@@ -49,7 +49,8 @@ func (r *Responses) itemEvent(b []byte, name string, it *item) []byte {
 // growthEvent is the name of the events of an item's text, up to their last part.
 func (k itemKind) growthEvent() string {
 	return [...]string{"response.output_text", "response.reasoning_text", "response.reasoning_summary_text",
-		"response.function_call_arguments", "response.custom_tool_call_input", ""}[k]
+		"response.function_call_arguments", "response.custom_tool_call_input", "", "",
+		"response.apply_patch_call_operation_diff"}[k]
 }
 
 // partEvent is the name of the events of an item's one part, up to their last part.
@@ -60,8 +61,11 @@ func (k itemKind) partEvent() string {
 	return "response.content_part"
 }
 
-// started tells of a new item, and of its part where it has one.
+// started tells of a new item, and of its part where it has one. A change of a file begins when it is whole.
 func (r *Responses) started(it *item) {
+	if it.kind == itemPatch {
+		return
+	}
 	b := r.itemEvent(r.out.Buffer(), "response.output_item.added", it)
 	if !it.kind.isCall() {
 		b = r.appendPartEvent(b, it, ".added", nil, nil)
@@ -80,10 +84,9 @@ func (r *Responses) appendPartEvent(b []byte, it *item, which string, text, logp
 	return append(b, "}\n\n"...)
 }
 
-// growth tells of more text. A custom tool's input is told when it is whole: until then it is JSON, and no text of the
-// client's. So is a command, which has no events of its own.
+// growth tells of more text.
 func (r *Responses) growth(it *item, text string, logprobs []byte) {
-	if it.kind == itemCustom || it.kind == itemShell {
+	if it.kind.isLate() {
 		return
 	}
 	r.out.SetBuffer(r.appendGrowth(r.out.Buffer(), it, text, logprobs))
@@ -102,12 +105,24 @@ func (r *Responses) appendGrowth(b []byte, it *item, text string, logprobs []byt
 // ended tells that an item is whole, or as whole as it will be.
 func (r *Responses) ended(it *item) {
 	b := r.out.Buffer()
+	switch it.kind {
+	case itemLocalShell: // which has no events of its own
+	case itemShell:
+		b = r.appendCommands(b, it)
+	case itemPatch:
+		b = r.appendPatch(b, it)
+	default:
+		b = r.appendEnd(b, it)
+	}
+	r.out.SetBuffer(r.itemEvent(b, "response.output_item.done", it))
+}
+
+// appendEnd appends the events of the end of an item's text.
+func (r *Responses) appendEnd(b []byte, it *item) []byte {
 	if it.kind == itemCustom && len(it.text) > 0 {
 		b = r.appendGrowth(b, it, string(it.text), nil)
 	}
-	if it.kind != itemShell {
-		b = r.beginItemEvent(b, it.kind.growthEvent()+".done", it)
-	}
+	b = r.beginItemEvent(b, it.kind.growthEvent()+".done", it)
 	switch it.kind {
 	case itemMessage:
 		b = appendString(append(b, `,"text":`...), it.text)
@@ -122,7 +137,7 @@ func (r *Responses) ended(it *item) {
 	case itemCustom:
 		b = append(appendString(append(b, `,"input":`...), it.text), "}\n\n"...)
 	}
-	r.out.SetBuffer(r.itemEvent(b, "response.output_item.done", it))
+	return b
 }
 
 // Finish ends the stream with the whole response and the end mark.
@@ -141,15 +156,19 @@ func (r *Responses) Finish() error {
 // that was going on never gets a last event: there are clients that run every call that does.
 func (r *Responses) Fail(f ResponseFailure) error {
 	if r.open {
-		if it := &r.items[len(r.items)-1]; !it.kind.isCall() {
+		last := len(r.items) - 1
+		switch it := &r.items[last]; {
+		case !it.kind.isCall():
 			r.close("incomplete")
-		} else {
+		case it.kind == itemPatch: // nothing was told of it
+			r.items = r.items[:last]
+		default:
 			it.status = "incomplete"
-			r.open = false
-			if it.kind == itemShell {
-				it.text = []byte(noAction)
+			if it.kind == itemLocalShell || it.kind == itemShell {
+				it.text = it.kind.noAction()
 			}
 		}
+		r.open = false
 	}
 	r.end = endOfReply{status: "failed", err: &f}
 	r.event("response.failed", r.appendWhole)

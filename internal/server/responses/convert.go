@@ -115,21 +115,21 @@ func (c *conversation) add(m *openai.InputItem) bool {
 		c.call(m, jsonArguments(m.Arguments))
 	case openai.ItemCustomCall:
 		c.call(m, string(append(appendString([]byte(`{"input":`), m.Arguments), '}')))
-	case openai.ItemShellCall:
-		shell := *m
-		shell.Name, shell.Namespace = localShell, ""
-		if shell.CallID == "" {
-			shell.CallID = m.ID
+	case openai.ItemLocalShellCall, openai.ItemShellCall, openai.ItemPatchCall:
+		own := *m
+		own.Name, own.Namespace = m.Own(), ""
+		if own.CallID == "" {
+			own.CallID = m.ID
 		}
-		c.call(&shell, jsonArguments(string(m.Action)))
-	case openai.ItemOutput, openai.ItemCustomOutput, openai.ItemShellOutput:
+		c.call(&own, jsonArguments(string(m.Action)))
+	case openai.ItemOutput, openai.ItemCustomOutput, openai.ItemLocalShellOutput, openai.ItemShellOutput, openai.ItemPatchOutput:
 		c.flush()
 		id := m.CallID
 		if id == "" {
 			id = m.ID
 		}
 		c.element(`"tool","tool_call_id":`, func(b []byte) []byte {
-			return appendContent(append(appendString(b, id), `,"content":`...), m.Parts)
+			return appendContent(append(appendString(b, id), `,"content":`...), resultOf(m))
 		})
 	default:
 		return false
@@ -221,6 +221,29 @@ func (c *conversation) element(start string, rest func([]byte) []byte) {
 	c.n++
 	c.out = append(append(c.out, `{"role":`...), start...)
 	c.out = append(rest(c.out), '}')
+}
+
+// resultOf is what a model is shown of a call's result.
+func resultOf(m *openai.InputItem) []openai.InputPart {
+	text := ""
+	switch m.Type {
+	default:
+		return m.Parts
+	case openai.ItemShellOutput: // a part for each command
+		texts := make([]string, len(m.Parts))
+		for i := range m.Parts {
+			texts[i] = m.Parts[i].Text
+		}
+		text = strings.Join(texts, "\n")
+	case openai.ItemPatchOutput:
+		switch text = textOf(m.Parts); {
+		case text == "":
+			text = m.Status
+		case m.Status == "failed":
+			text = "failed: " + text
+		}
+	}
+	return []openai.InputPart{{Kind: openai.PartText, Text: text}}
 }
 
 // thoughtOf is the text of a thought: as it was told, or as it was handed out to be sent back.

@@ -95,6 +95,16 @@ func TestConvertItems(t *testing.T) {
 				`{"type":"local_shell_call_output","call_id":"c","output":"x"},{"type":"web_search_call","id":"w","action":{"query":"q"}}]`,
 			`[{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"local_shell",` +
 				`"arguments":"{\"type\":\"exec\",\"command\":[\"ls\"]}"}}]},{"role":"tool","tool_call_id":"c","content":"x"}]`},
+		"OpenAI's own tools": {
+			`"input":[{"type":"shell_call","call_id":"c","status":"completed","action":{"commands":["ls"]}},` +
+				`{"type":"apply_patch_call","call_id":"d","status":"completed","operation":{"type":"delete_file","path":"x"}},` +
+				`{"type":"shell_call_output","call_id":"c","output":[{"stdout":"a\n","stderr":"","outcome":{"type":"exit","exit_code":0}},` +
+				`{"stdout":"b","stderr":"","outcome":{"type":"timeout"}}]},` +
+				`{"type":"apply_patch_call_output","call_id":"d","status":"failed","output":"no such file"}]`,
+			`[{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"shell",` +
+				`"arguments":"{\"commands\":[\"ls\"]}"}},{"id":"d","type":"function","function":{"name":"apply_patch",` +
+				`"arguments":"{\"type\":\"delete_file\",\"path\":\"x\"}"}}]},` +
+				`{"role":"tool","tool_call_id":"c","content":"a\nb\n[timed out]"},{"role":"tool","tool_call_id":"d","content":"failed: no such file"}]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			same(t, tt.want, string(converted(t, tt.members).Chat.Messages))
@@ -138,8 +148,8 @@ func TestConvertTools(t *testing.T) {
 				"working_directory":{"type":"string","description":"The folder to run in"},
 				"timeout_ms":{"type":"integer","description":"The longest time it may take, in milliseconds"}},
 				"required":["command"],"additionalProperties":false}}}]`, string(turn.Chat.Tools))
-	want := map[string]reply.CalledAs{"patch": {Name: "patch", Custom: true}, "ns__f": {Name: "f", Namespace: "ns"}, "ns__h": {Name: "h", Namespace: "ns"},
-		"local_shell": {Shell: true}}
+	want := map[string]reply.CalledAs{"patch": {Name: "patch", Kind: reply.CallCustom}, "ns__f": {Name: "f", Namespace: "ns"}, "ns__h": {Name: "h", Namespace: "ns"},
+		"local_shell": {Kind: reply.CallLocalShell}}
 	if diff := cmp.Diff(want, turn.Tools); diff != "" || turn.Left.Tools != 2 {
 		t.Errorf("%d tools left out (-want +got):\n%s", turn.Left.Tools, diff)
 	}
@@ -155,6 +165,12 @@ func TestConvertTools(t *testing.T) {
 		"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"local_shell"}]}`)
 	if l := shell.Chat.ToolList; len(l) != 1 || l[0].Name != "local_shell" {
 		t.Errorf("%+v", l)
+	}
+	own := converted(t, `"input":"a","tools":[{"type":"shell","environment":{"type":"local","skills":[]}},{"type":"apply_patch"},
+		{"type":"function","name":"shell"},{"type":"shell","environment":{"type":"container_auto"}}],"tool_choice":{"type":"apply_patch"}`)
+	if l := own.Chat.ToolList; len(l) != 2 || l[0].Name != "shell" || l[1].Name != "apply_patch" || own.Left.Tools != 1 ||
+		own.Chat.ToolChoice.Name != "apply_patch" {
+		t.Errorf("%+v, %+v, %d left out", l, own.Chat.ToolChoice, own.Left.Tools)
 	}
 	// With nothing on offer there is nothing to choose.
 	if none := converted(t, `"input":"a","tools":[{"type":"web_search"}],"tool_choice":"auto"`).Chat; none.Tools != nil || none.ToolChoice != nil {

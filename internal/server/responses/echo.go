@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/portico-llm/portico/api/openai"
+	"github.com/portico-llm/portico/internal/server/reply"
 )
 
 // echo is what an answer repeats of its request, as members that each begin with a comma, and as one line: it becomes
@@ -115,7 +116,7 @@ func appendEchoTools(b []byte, tools []offered) []byte {
 		}
 		t := tools[i].tool
 		b = appendString(append(b, `{"type":`...), t.Type)
-		if t.Type == localShell {
+		if tools[i].kind >= reply.CallLocalShell {
 			b = append(b, '}')
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 type offered struct {
 	name string // as the model knows it
 	tool *openai.ResponsesTool
+	kind reply.CallKind
 }
 
 // modelName is what a function of a namespace is called by the model, to whom all functions are in one list.
@@ -28,41 +29,76 @@ func offer(req *openai.ResponsesRequest, turn *Turn) []offered {
 	seen := map[string]bool{}
 	for i := range req.ToolList {
 		t := &req.ToolList[i]
-		if t.Type != "function" && t.Type != "custom" && t.Type != localShell {
+		kind, ok := kindOf(t)
+		if !ok {
 			turn.Left.Tools++
 			continue
 		}
 		own := t.Name
-		if t.Type == localShell { // which has no other name
-			own = localShell
+		if kind >= reply.CallLocalShell { // which have no other name
+			own = t.Type
 		}
 		name := modelName(t.Namespace, own)
 		if c := req.ToolChoice; seen[name] || (c != nil && c.Allowed != nil && !slices.Contains(c.Allowed, own)) {
 			continue
 		}
 		seen[name] = true
-		if t.Type != "function" || t.Namespace != "" {
+		if kind != reply.CallFunction || t.Namespace != "" {
 			if turn.Tools == nil {
 				turn.Tools = map[string]reply.CalledAs{}
 			}
-			turn.Tools[name] = reply.CalledAs{Name: t.Name, Namespace: t.Namespace, Custom: t.Type == "custom", Shell: t.Type == localShell}
+			turn.Tools[name] = reply.CalledAs{Name: t.Name, Namespace: t.Namespace, Kind: kind}
 		}
-		out = append(out, offered{name, t})
+		out = append(out, offered{name, t, kind})
 	}
 	return out
 }
 
-// localShell is the tool whose calls are commands for the client's own shell: the one of OpenAI's built-in tools that a
-// client runs, and so the one that a model can be told of here.
-const localShell = "local_shell"
+// kindOf is what the calls of a tool are to its client. It reports false for a tool that no client runs.
+func kindOf(t *openai.ResponsesTool) (kind reply.CallKind, ok bool) {
+	switch t.Type {
+	case "function":
+		return reply.CallFunction, true
+	case "custom":
+		return reply.CallCustom, true
+	case openai.ToolLocalShell:
+		return reply.CallLocalShell, true
+	case openai.ToolShell: // in a container it would be the server's
+		return reply.CallShell, t.Where == "" || t.Where == "local"
+	case openai.ToolPatch:
+		return reply.CallPatch, true
+	}
+	return 0, false
+}
 
-// shellInput is the schema of the function that stands for it.
-const shellInput = `{"type":"object","properties":{` +
+// programInput is the schema of the function that stands for local_shell.
+const programInput = `{"type":"object","properties":{` +
 	`"command":{"type":"array","items":{"type":"string"},"description":"The program and its arguments"},` +
 	`"env":{"type":"object","additionalProperties":{"type":"string"},"description":"Further environment variables"},` +
 	`"working_directory":{"type":"string","description":"The folder to run in"},` +
 	`"timeout_ms":{"type":"integer","description":"The longest time it may take, in milliseconds"}},` +
 	`"required":["command"],"additionalProperties":false}`
+
+// commandsInput is the schema of the function that stands for shell.
+const commandsInput = `{"type":"object","properties":{` +
+	`"commands":{"type":"array","items":{"type":"string"},"description":"Command lines, run one after the other"},` +
+	`"timeout_ms":{"type":"integer","description":"The longest time they may take, in milliseconds"},` +
+	`"max_output_length":{"type":"integer","description":"How many characters of the output to return"}},` +
+	`"required":["commands"],"additionalProperties":false}`
+
+// patchInput is the schema of the function that stands for apply_patch.
+const patchInput = `{"type":"object","properties":{` +
+	`"type":{"type":"string","enum":["create_file","update_file","delete_file"]},` +
+	`"path":{"type":"string","description":"The file, relative to the workspace"},` +
+	`"diff":{"type":"string","description":"What changes; not for delete_file"}},` +
+	`"required":["type","path"],"additionalProperties":false}`
+
+// patchText tells a model of apply_patch. The form is the one that OpenAI's models write, and its clients apply.
+const patchText = "Creates, updates or deletes a file of the user's. The diff of create_file is the whole file, each line " +
+	"with + in front. The diff of update_file has one or more sections. A section begins with a line @@, which may name the " +
+	"function or class that the change is in (@@ def main():). Then come lines of the file with a space in front, lines " +
+	"that go with -, and lines that come with +; about three unchanged lines around a change tell where it is. There are " +
+	"no line numbers and no file names in a diff."
 
 // customInput is the schema of the function that stands for a custom tool, whose input is a text and no JSON.
 const customInput = `{"type":"object","properties":{"input":{"type":"string","description":"The whole input of the tool"}},` +
@@ -106,15 +142,15 @@ func appendTool(b []byte, o *offered) []byte {
 	if text := description(t); text != "" {
 		b = appendString(append(b, `,"description":`...), text)
 	}
-	switch {
-	case t.Type == "custom":
-		b = append(append(b, `,"parameters":`...), customInput...)
-	case t.Type == localShell:
-		b = append(append(b, `,"parameters":`...), shellInput...)
-	case t.Parameters != nil:
-		b = append(append(b, `,"parameters":`...), t.Parameters...)
+	parameters := string(t.Parameters)
+	if o.kind != reply.CallFunction {
+		parameters = [...]string{reply.CallCustom: customInput, reply.CallLocalShell: programInput,
+			reply.CallShell: commandsInput, reply.CallPatch: patchInput}[o.kind]
 	}
-	if t.Strict != nil && t.Type == "function" {
+	if parameters != "" {
+		b = append(append(b, `,"parameters":`...), parameters...)
+	}
+	if t.Strict != nil && o.kind == reply.CallFunction {
 		b = append(b, `,"strict":`...)
 		b = appendBool(b, *t.Strict)
 	}
@@ -123,10 +159,11 @@ func appendTool(b []byte, o *offered) []byte {
 
 // description is what the model is told of a tool. A grammar is told too: nothing else holds the model to it.
 func description(t *openai.ResponsesTool) string {
-	text := ""
-	if t.Type == localShell {
-		text = "Runs a command in the user's shell and returns its output"
-	}
+	text := map[string]string{
+		openai.ToolLocalShell: "Runs a command in the user's shell and returns its output",
+		openai.ToolShell:      "Runs command lines in the user's shell and returns their output",
+		openai.ToolPatch:      patchText,
+	}[t.Type]
 	if t.Description != nil {
 		text = *t.Description
 	}

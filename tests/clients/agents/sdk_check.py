@@ -91,6 +91,33 @@ def shell():
     assert commands == [["ls", "-l"]] and result.final_output == GREETING, (commands, result)
 
 
+class Editor:
+    def __init__(self):
+        self.changes = []
+
+    def create_file(self, operation):
+        self.changes.append((operation.type, operation.path, operation.diff))
+        return agents.ApplyPatchResult(status="completed", output="created")
+
+    update_file = delete_file = create_file
+
+
+def own_tools():
+    """Lines for the client's shell, and a change of one of its files."""
+    for how in ("whole", "streamed"):
+        commands, editor = [], Editor()
+
+        def execute(request):
+            commands.extend(request.data.action.commands)
+            return agents.ShellResult(output=[agents.ShellCommandOutput(stdout="two files\n"), agents.ShellCommandOutput(
+                stderr="no a", outcome=agents.ShellCallOutcome(type="exit", exit_code=1))])
+
+        tools = [agents.ShellTool(executor=execute), agents.ApplyPatchTool(editor=editor)]
+        result = run("own", tools=tools) if how == "whole" else loop.run_until_complete(streamed("own", tools=tools))[1]
+        assert commands == ["ls", "wc a"] and editor.changes == [("create_file", "x", '+"a"')], (commands, editor.changes)
+        assert result.final_output == GREETING, result
+
+
 def structured():
     assert run("json", output_type=Person).final_output == Person(name="Ada", age=36)
 
@@ -124,4 +151,4 @@ def cancel():
     assert got, got
 
 
-report(text, stream, three_calls, shell, structured, structured_stream, errors, error_in_stream, cancel)
+report(text, stream, three_calls, shell, own_tools, structured, structured_stream, errors, error_in_stream, cancel)

@@ -134,6 +134,29 @@ async function cancel(model) {
   for await (const part of answer.fullStream) if (part.type === 'text-delta') abort.abort();
 }
 
+async function ownTools() { // lines for the client's shell and changes of its files, over /v1/responses
+  for (const ask of [generateText, streamText]) {
+    const ran = [];
+    const tools = {
+      shell: openai.tools.shell({
+        execute: ({ action }) => {
+          ran.push(action.commands);
+          return { output: action.commands.map(() => ({ stdout: 'a\n', stderr: '', outcome: { type: 'exit', exitCode: 0 } })) };
+        },
+      }),
+      apply_patch: openai.tools.applyPatch({
+        execute: ({ operation }) => {
+          ran.push(operation);
+          return { status: 'completed', output: 'created' };
+        },
+      }),
+    };
+    const answer = await ask({ model: openai.responses('own'), ...plain, tools, stopWhen: stepCountIs(3) });
+    assert.equal(await answer.text, 'Hello there, friend.');
+    assert.deepEqual(ran, [['ls', 'wc a'], { type: 'create_file', path: 'x', diff: '+"a"' }]);
+  }
+}
+
 async function embeddings(provider) {
   const model = provider === 'openai' ? openai.embedding('embed') : compatible.embeddingModel('embed');
   const { embeddings, usage } = await embedMany({ model, values: ['a', 'bc'], maxRetries: 0 });
@@ -142,8 +165,9 @@ async function embeddings(provider) {
 }
 
 const checks = { text, stream, multiTurn, tools, toolsStream, agent, toolChoice, object, objectStream, errors, errorInStream, cancel };
+const more = { openai: { ownTools } };
 for (const [provider, model] of Object.entries(providers)) {
-  for (const [name, check] of [...Object.entries(checks), ['embeddings', () => embeddings(provider)]]) {
+  for (const [name, check] of Object.entries({ ...checks, embeddings: () => embeddings(provider), ...more[provider] })) {
     const line = { check: `${provider}/${name}`, ok: true, detail: '' };
     try {
       await check(model);

@@ -8,7 +8,8 @@ import json
 import sys
 
 import openai
-from pydantic import BaseModel
+from openai.types.responses import ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
 
 from reports import report
 
@@ -58,6 +59,22 @@ def agent():
         messages.append({"role": "tool", "tool_call_id": call.id, "content": "sun"})
     last = client.chat.completions.create(model="agent", messages=messages, tools=TOOLS).choices[0].message
     assert last.content == GREETING and not last.tool_calls, last
+
+
+def own_tools():
+    """OpenAI's own tools, each event as its published type wants it."""
+    published, commands, diff = TypeAdapter(ResponseStreamEvent), [], ""
+    with client.responses.stream(model="own", input="Go.", tools=[{"type": "shell"}, {"type": "apply_patch"}]) as stream:
+        for event in stream:
+            if event.type.startswith("response.apply_patch_call_operation_diff."):  # not among the types
+                diff += event.delta if event.type.endswith(".delta") else ""
+                continue
+            published.validate_python(event.to_dict())
+            if event.type == "response.shell_call_command.done":
+                commands.append(event.command)
+        shell, patch = stream.get_final_response().output
+    assert commands == shell.action.commands == ["ls", "wc a"] and shell.status == "completed", shell
+    assert diff == patch.operation.diff == '+"a"' and patch.operation.path == "x", patch
 
 
 def structured():
@@ -111,4 +128,4 @@ def cancel():
     stream.close()
 
 
-report(text, calls, agent, structured, structured_stream, errors, error_in_stream, cancel)
+report(text, calls, agent, own_tools, structured, structured_stream, errors, error_in_stream, cancel)
