@@ -137,6 +137,21 @@ func TestStale(t *testing.T) {
 	})
 }
 
+// TestStaleState: nobody waits for longer than a worker's word is fresh.
+func TestStaleState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := busy.New(busy.Options{Queue: ptr(1.0), Stale: time.Minute})
+		m.Follow(snapshot(wk{id: 1}))
+		m.Report(at, 1, 0, busy.Load{Prefill: ptr[uint64](1001)})
+		for _, want := range []busy.Verdict{busy.Saturated, busy.Ready} {
+			if got := m.State(at, []busy.Sight{{InstanceID: 1}}, 0); got != want {
+				t.Errorf("%d, want %d", got, want)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // TestPrecedence: an operator's word goes before the card's, the card's before the default, each threshold by itself.
 func TestPrecedence(t *testing.T) {
 	m := busy.New(busy.Options{Thresholds: worker.LoadThresholds{DecodeBlocks: ptr(0.1), PrefillTokens: ptr[uint64](1), PrefillFraction: ptr(1.0)}})

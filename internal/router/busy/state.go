@@ -1,6 +1,8 @@
 package busy
 
 import (
+	"time"
+
 	"github.com/portico-llm/portico/api/worker"
 )
 
@@ -60,8 +62,10 @@ func (m *Monitor) State(endpoint worker.EndpointID, sights []Sight, pending int6
 			if n := l.tracked.Load(); n >= 0 {
 				prefill = float64(n) * ranks
 			}
-			// Its own word counts others' requests as well, and comes later.
-			prefill = max(prefill, float64(l.prefill.Load())*ranks)
+			// Its own word counts others' requests as well, and comes later. An old one says nothing.
+			if m.now()-time.Duration(l.at.Load()) < m.opts.Stale {
+				prefill = max(prefill, float64(l.prefill.Load())*ranks)
+			}
 		}
 		if (prefill+share)/ranks <= *m.opts.Queue*capacity.batch() {
 			return Ready
