@@ -12,6 +12,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -443,9 +444,9 @@ func (d *Dispatcher) pinned(ep *endpoint, call *router.Call) (*instance, error) 
 	return in, nil
 }
 
-// errNoWorkers is the failure of a request that no instance could be tried for.
+// errNoWorkers is the failure of a request that no instance could be tried for. Where they would be is for the log alone.
 func errNoWorkers(id worker.EndpointID) *fault.Error {
-	return fault.New(fault.Unavailable, "No workers available for endpoint %s", id)
+	return fault.New(fault.Unavailable, "No workers available").Because(fmt.Errorf("at endpoint %s", id))
 }
 
 // errBusy is the failure of a request whose workers are all full. It asks to come again when they are no longer left

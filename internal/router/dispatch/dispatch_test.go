@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -395,7 +396,10 @@ func TestLeastLoaded(t *testing.T) {
 func TestNobody(t *testing.T) {
 	f := newFleet(t, dispatch.Options{})
 	_, err := f.ask(newCall())
-	wantFault(t, err, fault.Unavailable, fault.FromRequest)
+	if e := wantFault(t, err, fault.Unavailable, fault.FromRequest); strings.Contains(e.Message, endpointID.Namespace) ||
+		!strings.Contains(e.Error(), endpointID.String()) {
+		t.Errorf("clients are told %q, the log %q", e.Message, e)
+	}
 	f.publish()
 	_, err = f.ask(newCall())
 	wantFault(t, err, fault.Unavailable, fault.FromRequest)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"strconv"
 	"sync"
@@ -21,7 +22,7 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b 
 // caller keeps the memory.
 func appendHead(dst []byte, path string, m *router.Message) ([]byte, error) {
 	if len(path) > math.MaxUint16 {
-		return dst, fault.New(fault.Unavailable, "The worker's address is malformed")
+		return dst, fault.Lost(errors.New("an address of more bytes than there may be"), "The worker can't be reached")
 	}
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(path)))
 	dst = append(dst, path...)

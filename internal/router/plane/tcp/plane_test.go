@@ -232,10 +232,12 @@ func TestUnreachable(t *testing.T) {
 	if err := testkit.Deliver(t.Context(), p, message(s, nil)); fault.From(err).Origin != fault.FromTransport {
 		t.Errorf("%v", err)
 	}
-	bad := message(s, nil)
-	bad.Instance = &worker.Instance{Transport: worker.Transport{TCP: "no-slash"}}
-	if err := testkit.Deliver(t.Context(), p, bad); fault.From(err).Origin != fault.FromTransport {
-		t.Errorf("%v", err)
+	for _, address := range []string{"no-slash", "host:1/" + strings.Repeat("x", 1<<16)} {
+		bad := message(s, nil)
+		bad.Instance = &worker.Instance{Transport: worker.Transport{TCP: address}}
+		if err := testkit.Deliver(t.Context(), p, bad); fault.From(err).Origin != fault.FromTransport {
+			t.Errorf("%v", err)
+		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
