@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"encoding/json"
+	"math"
 
 	"github.com/portico-llm/portico/api/worker"
 	"github.com/portico-llm/portico/internal/catalog"
@@ -37,7 +38,7 @@ func fitBudget(set *catalog.Set, q *worker.Request, path string, fill bool) erro
 	if q.Stop.MaxTokens == nil {
 		if fill {
 			// room is positive here: the check above has refused all else.
-			left := uint32(room)
+			left := uint32(min(room, math.MaxUint32))
 			q.Stop.MaxTokens = &left
 		}
 		return nil

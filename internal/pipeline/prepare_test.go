@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -288,6 +289,14 @@ func TestPrepareBudget(t *testing.T) {
 				t.Errorf("details %v", f.Details)
 			}
 		})
+	}
+}
+
+// TestPrepareRoom: of a context beyond what the number can hold a completion gets as much as it can.
+func TestPrepareRoom(t *testing.T) {
+	got, err := prepareCompletion(t, prepareSet(&echoModel{}, `{"combined_limit":4294967298}`), `"prompt":"ab"`)
+	if err != nil || *got.Requests[0].Stop.MaxTokens != math.MaxUint32 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
