@@ -53,6 +53,10 @@ func completionRequest(set *catalog.Set, meta *Meta, req *openai.CompletionReque
 	q.Sampling.BestOf = asUint8(req.BestOf)
 	q.Stop.MaxTokens = asUint32(req.MaxTokens)
 	q.Output.Logprobs = asUint32(req.Logprobs)
+	// A prompt that is repeated has probabilities, too. Workers tell them at the end, which is too late for a stream.
+	if isOn(req.Echo) && !req.Streaming() && q.Output.PromptLogprobs == nil {
+		q.Output.PromptLogprobs = q.Output.Logprobs
+	}
 	q.Output.NoStopTrim = req.NoStopTrim
 	if req.PromptEmbeds != nil {
 		q.PromptEmbeds = *req.PromptEmbeds

@@ -56,7 +56,7 @@ func (f *Fold) Delta(d *pipeline.Delta) error {
 	c.seen = true
 	f.count(d)
 	f.ext.add(d)
-	if f.opts.PromptLogProbs && len(d.EngineData) > 0 {
+	if (f.opts.PromptLogProbs || f.echoed != nil) && len(d.EngineData) > 0 {
 		f.keepPrompt(d)
 	}
 	c.text = c.message.add(append(c.text, d.Text...), d.Pieces)
@@ -65,17 +65,6 @@ func (f *Fold) Delta(d *pipeline.Delta) error {
 		c.finish = d.Finish
 	}
 	return nil
-}
-
-// keepPrompt keeps the log probabilities of a prompt, which an engine gives once, with whichever output.
-func (f *Fold) keepPrompt(d *pipeline.Delta) {
-	var engine struct {
-		PromptLogprobs json.RawMessage `json:"prompt_logprobs"`
-	}
-	// What isn't an object has no members.
-	if json.Unmarshal(d.EngineData, &engine) == nil && len(engine.PromptLogprobs) > 0 {
-		f.promptLogprobs[d.Prompt] = engine.PromptLogprobs
-	}
 }
 
 // Flush does nothing: the body leaves as a whole.
@@ -148,10 +137,15 @@ func (f *Fold) completionChoice(dst []byte, c *folded, index int) []byte {
 	dst = appendEscaped(append(dst, `{"text":"`...), f.prefix(index))
 	dst = append(appendEscaped(dst, c.text), `","index":`...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
-	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), &c.logprobs)
+	marks := &c.logprobs
+	if f.echoed != nil {
+		marks = f.echoLogProbs(index/f.perPrompt, f.promptLogprobs[index/f.perPrompt])
+		marks.extend(&c.logprobs)
+	}
+	dst = f.appendLogProbs(append(dst, `,"logprobs":`...), marks)
 	dst = append(append(dst, `,"finish_reason":`...), finishReason(c.finish)...)
 	// Here is where clients of vLLM look for them; for chats they stand beside the choices.
-	if lp := f.promptLogprobs[index/f.perPrompt]; len(lp) > 0 {
+	if lp := f.promptLogprobs[index/f.perPrompt]; len(lp) > 0 && f.opts.PromptLogProbs {
 		dst = append(append(dst, `,"prompt_logprobs":`...), lp...)
 	}
 	return append(dst, '}')

@@ -80,9 +80,10 @@ type base struct {
 
 	accepted, rejected, audio, promptAudio count // as the worker counts them
 
-	echo      []string // what the choices of each prompt begin with; nil: nothing
-	rawAnswer bool     // the worker speaks the client's format
-	parsed    bool     // the answer comes in pieces
+	echo      []string   // what the choices of each prompt begin with; nil: nothing
+	echoed    [][]uint32 // likewise, as tokens, where their log probabilities are told
+	rawAnswer bool       // the worker speaks the client's format
+	parsed    bool       // the answer comes in pieces
 }
 
 // count is a sum that may be absent.
@@ -113,6 +114,11 @@ func (b *base) begin(p *pipeline.Prepared) {
 		b.tokenizer = p.Set.Tokenizer
 	}
 	b.echo = p.Echo
+	if b.echo != nil && b.opts.LogProbs {
+		for _, q := range p.Requests {
+			b.echoed = append(b.echoed, q.TokenIDs)
+		}
+	}
 	for i := range b.choices { // text_offset counts the prompt in
 		b.choices[i].offset = utf8.RuneCountInString(b.prefix(i))
 	}

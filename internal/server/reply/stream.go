@@ -183,12 +183,17 @@ func (s *Stream) chatChoice(b []byte, d *pipeline.Delta, index int, first bool) 
 // completionChoice appends a choice with the text d adds. Its keys stand in the same order as in a whole answer.
 func (s *Stream) completionChoice(b []byte, d *pipeline.Delta, index int, first bool) []byte {
 	b = append(b, `{"text":"`...)
+	marks := &s.logprobs
 	if first {
 		b = appendEscaped(b, s.prefix(index))
+		if s.echoed != nil { // whose probabilities come too late to be told
+			marks = s.echoLogProbs(index/s.perPrompt, nil)
+			marks.extend(&s.logprobs)
+		}
 	}
 	b = append(appendEscaped(b, d.Text), `","index":`...)
 	b = strconv.AppendInt(b, int64(index), 10)
-	b = s.appendLogProbs(append(b, `,"logprobs":`...), &s.logprobs)
+	b = s.appendLogProbs(append(b, `,"logprobs":`...), marks)
 	b = append(append(b, `,"finish_reason":`...), finishReason(d.Finish)...)
 	return append(b, '}')
 }

@@ -39,6 +39,10 @@ func guided(c *openai.Common, _ Options) error {
 		if why := regexHopeless(*c.GuidedRegex); why != "" {
 			return refuse("guided_regex", "`guided_regex` %s", why)
 		}
+		if what := regexBeyond(*c.GuidedRegex); what != "" {
+			return refuse("guided_regex", "`guided_regex` must be a regular expression without %s: no engine can hold an "+
+				"answer to them", what)
+		}
 	}
 	// What is inside a grammar depends on the backend: only emptiness is wrong everywhere.
 	if c.GuidedGrammar != nil && *c.GuidedGrammar == "" {

@@ -19,11 +19,14 @@ func TestHopelessRegex(t *testing.T) {
 		{`(\d{2,4})+`, true}, {`(a?b?)*c`, true}, {`(?i)(a|A)*b`, true}, {`^(([a-z])+.)+[A-Z]([a-z])+$`, true},
 		{`(a{1,100}){1,100}`, true}, {`((a{50}){50}){50}`, true}, {`((ab)+|(ba)+|a|b)*`, true}, {`(0|[0-9])+`, true},
 		{`a{1,3001}b{1,3000}c{1,1000}d{1,1000}e{1,1000}`, true}, {`[`, true}, {``, true}, {`(a`, true},
+		{`(a)\1`, true}, {`(a)[]b]\1`, true}, {`(?P<x>a)(?P=x)`, true}, {`(?<x>a)\k<x>`, true}, {`(?<=a)b`, true}, {`a(?<!b)`, true},
+		{`(a)?(?(1)b|c)`, true},
 
 		{`a+`, false}, {`.*`, false}, {`(ab)*`, false}, {`(a|b)*c`, false}, {`a{1,5000}`, false}, {`(\d{2})+`, false}, {`(\d{1,3}\.){3}\d{1,3}`, false},
 		{`(\w+\s)*\w+`, false}, {`([a-z]+,)*[a-z]+`, false}, {`\+?[0-9]{1,3}(-[0-9]{2,4})*`, false}, {`[\w.+-]+@[\w-]+(\.[\w-]+)+`, false},
 		{`(https?|ftp)://[^\s/$.?#].[^\s]*`, false}, {`(?:yes|no|maybe)`, false}, {`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})`, false},
-		{`(?=a)(a+)+`, false}, {`(a)\1`, false}, {`"([^"\\]|\\.)*"`, false}, {`[]a)(]\([^]x]`, false}, {`(a|[b(])+\[`, false},
+		{`(?=a)(a+)+`, false}, {`a(?!b)c`, false}, {`(?P<x>a)(?<y>b)`, false}, {`[(?<=a)\1(?P=x)]`, false}, {`\\1\0(a\(?<=)`, false},
+		{`"([^"\\]|\\.)*"`, false}, {`[]a)(]\([^]x]`, false}, {`(a|[b(])+\[`, false},
 		{`\(a+\)+`, false}, {`[(a+)+|]*`, false}, {`.{0,1000}x.{0,1000}`, false}, {`a{1,}`, false}, {`\{1,2000\}`, false}, {`.*.*.*=.*`, false},
 	} {
 		err := chat(`"guided_regex":` + strconv.Quote(c.pattern))

@@ -19,7 +19,7 @@ const (
 // regexHopeless says, in words that follow the name of a field, why no engine should be asked to follow an expression:
 // its brackets don't match, its counted repetitions multiply to too many, or a loop can read the same text in several
 // ways, so that a matcher that backtracks needs exponential time ("catastrophic backtracking"). It is "" when nothing of
-// the kind is found. What this dialect (RE2's) can't read, look-around and references, is for the worker to judge.
+// the kind is found. What this dialect (RE2's) can't read is judged by regexBeyond or by the worker.
 func regexHopeless(pattern string) string {
 	// A broken expression has been seen to take a whole engine down with all its requests.
 	if pattern == "" || !regexBalanced(pattern) {
@@ -74,6 +74,36 @@ func regexBalanced(pattern string) bool {
 		}
 	}
 	return open == 0 && !class
+}
+
+// regexBeyond says what an expression has that no engine can hold an answer to: they walk automata, which remember no text
+// and don't look back. xgrammar, llguidance, outlines and lm-format-enforcer refuse all of it. Looking ahead is for the
+// worker to judge: the last of them can.
+func regexBeyond(pattern string) string {
+	class := false
+	for i := 0; i < len(pattern); i++ {
+		rest := pattern[i:]
+		begins := func(any ...string) bool {
+			return slices.ContainsFunc(any, func(s string) bool { return strings.HasPrefix(rest, s) })
+		}
+		switch {
+		case rest[0] == '\\' && len(rest) > 1:
+			if !class && (rest[1] >= '1' && rest[1] <= '9' || begins(`\k<`, `\k{`, `\k'`, `\g{`)) {
+				return "references to what a group has matched"
+			}
+			i++ // stands for itself
+		case class:
+			class = rest[0] != ']'
+		case rest[0] == '[':
+			class = true
+			i += classBegin(rest) - 1
+		case begins("(?P=", "(?("):
+			return "references to what a group has matched"
+		case begins("(?<=", "(?<!"):
+			return "assertions about what stands in front (look-behind)"
+		}
+	}
+	return ""
 }
 
 // tooMuch are the parser's errors about size.
