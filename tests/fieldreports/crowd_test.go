@@ -1,6 +1,7 @@
 package fieldreports_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -114,9 +115,9 @@ func TestNobodyIdles(t *testing.T) {
 			fleet[i] = kvcost.Candidate{Worker: uint64(i), Load: &kvcost.Load{DecodeBlocks: 10 * load}}
 		}
 		var s kvcost.Scratch
-		c, err := kvcost.Choose(&kvcost.Query{Tokens: 160, BlockSize: 16, TrackPrefill: true}, &config, fleet, r, &s)
-		if err != nil {
-			return 0, err
+		c, ok := kvcost.Choose(&kvcost.Query{Tokens: 160, BlockSize: 16, TrackPrefill: true}, &config, fleet, r, &s)
+		if !ok {
+			return 0, errors.New("nobody to choose")
 		}
 		return c.Index, nil
 	}

@@ -1,29 +1,15 @@
 package kvcost
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 )
-
-// ErrNoEndpoints is returned when no candidate may take the request.
-var ErrNoEndpoints = errors.New("no endpoints available to route work")
-
-// NotAllowedError is returned when a request insists on a worker that it isn't allowed to use.
-type NotAllowedError struct{ Worker uint64 }
-
-// Error says which worker it is.
-func (e *NotAllowedError) Error() string {
-	return fmt.Sprintf("pinned worker %d is not in allowed worker set", e.Worker)
-}
 
 // Choice is the candidate chosen, and what it means for the request.
 type Choice struct {
-	Index  int     // among the candidates
-	Cost   float64 // 0 for a pinned rank
-	Cached int     // tokens that needn't be computed
+	Index  int // among the candidates
+	Cost   float64
+	Cached int // tokens that needn't be computed
 
 	Overlap  float64 // cached blocks, weighed by tier
 	Blocks   int     // of the prompt
@@ -32,44 +18,34 @@ type Choice struct {
 
 // Scratch is room that choices reuse. The zero value is ready; it is used by one goroutine at a time.
 type Scratch struct {
-	eligible []int32
-	costs    []float64
-	shares   []float64 // of probability, up to a factor
+	costs  []float64
+	shares []float64 // of probability, up to a factor
 }
 
-// Choose picks a candidate. Equal ones are equally likely. It allocates nothing once s has grown.
-func Choose(q *Query, c *Config, candidates []Candidate, random *rand.Rand, s *Scratch) (Choice, error) {
-	if q.Pinned != nil {
-		return pinned(q, c, candidates)
+// Choose picks a candidate, and reports false where there are none. Equal ones are equally likely. It allocates nothing
+// once s has grown.
+func Choose(q *Query, c *Config, candidates []Candidate, random *rand.Rand, s *Scratch) (Choice, bool) {
+	if len(candidates) == 0 {
+		return Choice{}, false
 	}
 	Costs(q, c, candidates, s)
-	if len(s.eligible) == 0 {
-		return Choice{}, ErrNoEndpoints
-	}
 	i := s.sample(c.Temperature, random)
 	m := newModel(q, c)
-	return m.choice(int(s.eligible[i]), &candidates[s.eligible[i]], s.costs[i]), nil
+	return m.choice(i, &candidates[i], s.costs[i]), true
 }
 
-// Costs works out the cost of each candidate that may take the request. What it returns, the indices of those
-// candidates and their costs, is valid until s is used again.
-func Costs(q *Query, c *Config, candidates []Candidate, s *Scratch) (eligible []int32, costs []float64) {
+// Costs works out the cost of each candidate. What it returns is valid until s is used again.
+func Costs(q *Query, c *Config, candidates []Candidate, s *Scratch) []float64 {
 	m := newModel(q, c)
-	s.eligible, s.costs = s.eligible[:0], s.costs[:0]
-	m.least = math.MaxInt64
-	everybody := q.Allowed == nil && len(q.Required) == 0
-	for i := range candidates {
-		if everybody || q.admits(&candidates[i]) {
-			s.eligible = append(s.eligible, int32(i))
-		}
-	}
+	s.costs = s.costs[:0]
 	if m.plain() {
-		for _, i := range s.eligible {
+		for i := range candidates {
 			s.costs = append(s.costs, m.plainCost(&candidates[i]))
 		}
-		return s.eligible, s.costs
+		return s.costs
 	}
-	for _, i := range s.eligible {
+	m.least = math.MaxInt64
+	for i := range candidates {
 		backlog := int64(0)
 		if load := candidates[i].Load; load != nil {
 			backlog = load.PrefillTokens
@@ -77,42 +53,14 @@ func Costs(q *Query, c *Config, candidates []Candidate, s *Scratch) (eligible []
 		m.least = min(m.least, backlog)
 	}
 	var factors factors
-	for _, i := range s.eligible {
+	for i := range candidates {
 		cost := m.cost(&candidates[i])
 		if len(m.preferred) > 0 {
 			cost *= factors.of(weight(m.preferred, candidates[i].Taints))
 		}
 		s.costs = append(s.costs, cost)
 	}
-	return s.eligible, s.costs
-}
-
-// pinned takes the rank that the request insists on, if it may.
-func pinned(q *Query, c *Config, candidates []Candidate) (Choice, error) {
-	if q.Allowed != nil && !q.Allowed(q.Pinned.Worker) {
-		return Choice{}, &NotAllowedError{Worker: q.Pinned.Worker}
-	}
-	for i := range candidates {
-		candidate := &candidates[i]
-		if candidate.Worker == q.Pinned.Worker && candidate.Rank == q.Pinned.Rank && q.admits(candidate) {
-			m := newModel(q, c)
-			return m.choice(i, candidate, 0), nil
-		}
-	}
-	return Choice{}, ErrNoEndpoints
-}
-
-// admits reports whether a candidate may take the request.
-func (q *Query) admits(c *Candidate) bool {
-	if q.Allowed != nil && !q.Allowed(c.Worker) {
-		return false
-	}
-	for _, t := range q.Required {
-		if !slices.Contains(c.Taints, t) {
-			return false
-		}
-	}
-	return true
+	return s.costs
 }
 
 // choice tells what a candidate has cached even where the cost doesn't count it.

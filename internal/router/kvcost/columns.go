@@ -17,7 +17,7 @@ type Columns struct {
 // there is nobody to choose or the query or the weights ask for more than columns say. It allocates nothing once s has grown.
 func ChooseColumns(q *Query, c *Config, cols *Columns, random *rand.Rand, s *Scratch) (Choice, bool) {
 	m := newModel(q, c)
-	if len(cols.Loads) <= len(cols.Without) || !m.plain() || q.Pinned != nil || q.Allowed != nil || len(q.Required) > 0 {
+	if len(cols.Loads) <= len(cols.Without) || !m.plain() {
 		return Choice{}, false
 	}
 	s.costs = slices.Grow(s.costs[:0], len(cols.Loads))[:len(cols.Loads)]

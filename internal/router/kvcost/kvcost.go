@@ -3,8 +3,8 @@
 //
 //	prefill that isn't cached + blocks in decoding + a weight for each running request
 //
-// Everything here is a pure function of its arguments: the caller gathers overlaps and loads, chooses, and notes the
-// choice. The arithmetic is that of Dynamo's default policy, bit for bit on every architecture: each product is rounded
+// Everything here is a pure function of its arguments: the caller gathers overlaps and loads of those that may be chosen,
+// chooses, and notes the choice. The arithmetic is that of Dynamo's default policy, bit for bit on every architecture: each product is rounded
 // by itself, because a fused multiply-add would differ. One thing is meant to differ: overrides that come with a
 // request are honoured (see Override).
 package kvcost
@@ -82,12 +82,6 @@ type Candidate struct {
 	Taints []string
 }
 
-// Rank names one rank of one worker.
-type Rank struct {
-	Worker uint64
-	Rank   uint32
-}
-
 // Taint is a taint that a request prefers (a positive weight) or avoids (a negative one).
 type Taint struct {
 	Name   string
@@ -100,9 +94,6 @@ type Query struct {
 	BlockSize int
 	Role      Role
 
-	// Conditional says that a decode pool may prefill by itself, so that its cache counts.
-	Conditional bool
-
 	// TrackPrefill counts the prefill that workers have before them.
 	TrackPrefill bool
 
@@ -112,9 +103,6 @@ type Query struct {
 
 	Shared [][2]int // ranges [from, to) of blocks in the cache that all workers share; ascending
 
-	Pinned    *Rank                    // the only rank that may be chosen
-	Allowed   func(worker uint64) bool // nil: all
-	Required  []string                 // taints that a worker must have
 	Preferred []Taint
 }
 
@@ -132,24 +120,21 @@ type model struct {
 	decay     bool
 	shared    [][2]int
 	preferred []Taint
-	least     int64 // smallest prefill backlog of an eligible candidate
+	least     int64 // smallest prefill backlog of a candidate
 }
 
 func newModel(q *Query, c *Config) model {
 	m := model{
 		c: *c, block: float64(q.BlockSize), tokens: int64(q.Tokens), blocks: max(1, float64(Blocks(q.Tokens, q.BlockSize))),
-		credit: c.OverlapCredit, track: q.TrackPrefill, combined: q.Combined, shared: q.Shared,
+		credit: c.OverlapCredit, track: q.TrackPrefill, combined: q.Combined, shared: q.Shared, preferred: q.Preferred,
 	}
-	decode := q.Role == Decode && !q.Conditional
+	decode := q.Role == Decode
 	m.cache = !decode && c.OverlapCredit != 0
 	if decode && !q.TrackPrefill {
 		m.credit = 0
 	}
 	m.bare = q.Role != Prefill && !q.TrackPrefill && m.credit > 0
 	m.decay = q.TrackPrefill && c.CreditDecay > 0
-	if q.Pinned == nil {
-		m.preferred = q.Preferred
-	}
 	return m
 }
 

@@ -1,7 +1,6 @@
 package kvcost_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -67,31 +66,40 @@ type vector struct {
 
 var roles = map[string]kvcost.Role{"aggregated": kvcost.Aggregated, "prefill": kvcost.Prefill, "decode": kvcost.Decode}
 
-func (v *vector) query() (*kvcost.Query, *kvcost.Config, []kvcost.Candidate) {
+// query is what there is to choose by, the candidates that may be chosen, and where they are among the ranks.
+func (v *vector) query() (*kvcost.Query, *kvcost.Config, []kvcost.Candidate, []int) {
 	c := v.Config
 	config := &kvcost.Config{OverlapCredit: c.Credit, CreditDecay: c.Decay, HostWeight: c.Host, DiskWeight: c.Disk,
 		SharedMultiplier: c.Shared, PrefillScale: c.Scale, RequestWeight: c.RequestWeight, Temperature: c.Temperature}
-	q := &kvcost.Query{Tokens: v.ISL, BlockSize: v.BlockSize, Role: roles[v.Role], Conditional: v.Conditional,
-		TrackPrefill: v.Track, Combined: !v.Tiers, Shared: v.Shared, Required: v.Required}
-	if v.Allowed != nil {
-		q.Allowed = func(w uint64) bool { return slices.Contains(*v.Allowed, w) }
-	}
-	if v.Pinned != nil {
-		q.Pinned = &kvcost.Rank{Worker: v.Pinned[0], Rank: uint32(v.Pinned[1])}
+	q := &kvcost.Query{Tokens: v.ISL, BlockSize: v.BlockSize, Role: roles[v.Role],
+		TrackPrefill: v.Track, Combined: !v.Tiers, Shared: v.Shared}
+	if v.Conditional { // a decode worker that reads prompts itself
+		q.Role = kvcost.Aggregated
 	}
 	for name, weight := range v.Preferred {
 		q.Preferred = append(q.Preferred, kvcost.Taint{Name: name, Weight: weight})
 	}
 	var candidates []kvcost.Candidate
-	for _, r := range v.Ranks {
+	var at []int
+	for i, r := range v.Ranks {
+		if !v.admits(&r) {
+			continue
+		}
 		candidate := kvcost.Candidate{Worker: r.W, Rank: r.DP, Device: r.Device, Host: r.Host, Disk: r.Disk, Taints: r.Taints}
 		if r.Load != nil {
 			candidate.Load = &kvcost.Load{PrefillTokens: r.Load.PrefillTokens, DecodeBlocks: r.Load.DecodeBlocks,
 				AdditionalBlocks: r.Load.AdditionalBlocks, Requests: r.Load.Requests}
 		}
-		candidates = append(candidates, candidate)
+		candidates, at = append(candidates, candidate), append(at, i)
 	}
-	return q, config, candidates
+	return q, config, candidates, at
+}
+
+// admits reports whether a rank may be chosen, which routers know before they choose.
+func (v *vector) admits(r *rankVector) bool {
+	return (v.Allowed == nil || slices.Contains(*v.Allowed, r.W)) &&
+		(v.Pinned == nil || *v.Pinned == [2]uint64{r.W, uint64(r.DP)}) &&
+		!slices.ContainsFunc(v.Required, func(taint string) bool { return !slices.Contains(r.Taints, taint) })
 }
 
 func TestSelectionVectors(t *testing.T) {
@@ -117,11 +125,10 @@ func checkColumns(t *testing.T, v *vector) (n int) {
 	if v.Pinned != nil {
 		return 0
 	}
-	q, config, candidates := v.query()
-	q.Allowed, q.Required = nil, nil // who may be chosen changes nothing of what others cost
+	q, config, candidates, at := v.query()
 	config.Temperature = 0
 	for i, c := range candidates {
-		want := v.Ranks[i].Cost
+		want := v.Ranks[at[i]].Cost
 		if want == nil || c.Load == nil || c.Host|c.Disk != 0 {
 			continue
 		}
@@ -164,11 +171,11 @@ func TestColumns(t *testing.T) {
 		q := &kvcost.Query{Tokens: random.IntN(200), BlockSize: 1 + random.IntN(20), TrackPrefill: true,
 			Role: []kvcost.Role{kvcost.Aggregated, kvcost.Prefill, kvcost.Decode}[random.IntN(3)]}
 		seed := random.Uint64()
-		want, err := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(seed, 1)), &one)
+		want, some := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(seed, 1)), &one)
 		got, ok := kvcost.ChooseColumns(q, &config, &cols, rand.New(rand.NewPCG(seed, 1)), &other)
 		want.Index = int(candidates[want.Index].Worker)
-		if err != nil || !ok || got != want {
-			t.Fatalf("round %d: %+v %v, want %+v; %v", i, got, ok, want, err)
+		if !some || !ok || got != want {
+			t.Fatalf("round %d: %+v %v, want %+v %v", i, got, ok, want, some)
 		}
 	}
 }
@@ -177,9 +184,6 @@ func TestColumns(t *testing.T) {
 func TestColumnsDecline(t *testing.T) {
 	cols := kvcost.Columns{Loads: make([]kvcost.Load, 2), Device: make([]uint32, 2)}
 	for name, change := range map[string]func(q *kvcost.Query, c *kvcost.Config){
-		"pin":       func(q *kvcost.Query, _ *kvcost.Config) { q.Pinned = &kvcost.Rank{} },
-		"allowed":   func(q *kvcost.Query, _ *kvcost.Config) { q.Allowed = func(uint64) bool { return true } },
-		"required":  func(q *kvcost.Query, _ *kvcost.Config) { q.Required = []string{"a"} },
 		"preferred": func(q *kvcost.Query, _ *kvcost.Config) { q.Preferred = []kvcost.Taint{{Name: "a", Weight: 1}} },
 		"combined":  func(q *kvcost.Query, _ *kvcost.Config) { q.Combined = true },
 		"untracked": func(q *kvcost.Query, _ *kvcost.Config) { q.TrackPrefill = false },
@@ -208,16 +212,15 @@ func checkCosts(t *testing.T, v *vector) (n int) {
 	if v.Pinned != nil {
 		return 0
 	}
-	q, config, candidates := v.query()
-	eligible, costs := kvcost.Costs(q, config, candidates, &kvcost.Scratch{})
-	got := make(map[int32]uint64)
-	for i, e := range eligible {
-		got[e] = math.Float64bits(costs[i])
+	q, config, candidates, at := v.query()
+	got := make(map[int]uint64)
+	for i, cost := range kvcost.Costs(q, config, candidates, &kvcost.Scratch{}) {
+		got[at[i]] = math.Float64bits(cost)
 	}
-	want := make(map[int32]uint64)
+	want := make(map[int]uint64)
 	for i, r := range v.Ranks {
 		if r.Cost != nil {
-			want[int32(i)] = math.Float64bits(*r.Cost)
+			want[i] = math.Float64bits(*r.Cost)
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -228,22 +231,18 @@ func checkCosts(t *testing.T, v *vector) (n int) {
 
 func checkChoice(t *testing.T, v *vector, random *rand.Rand) {
 	t.Helper()
-	q, config, candidates := v.query()
+	q, config, candidates, at := v.query()
 	var s kvcost.Scratch
 	seen := make(map[[2]uint64]bool)
 	for range 40 * max(1, len(v.Minimal)) {
-		c, err := kvcost.Choose(q, config, candidates, random, &s)
-		if v.Error != nil {
-			if err == nil || err.Error() != *v.Error {
-				t.Errorf("state %d: error %v, want %s", v.ID, err, *v.Error)
-			}
+		c, ok := kvcost.Choose(q, config, candidates, random, &s)
+		if ok != (v.Error == nil) {
+			t.Errorf("state %d: chosen %v, want %v", v.ID, ok, v.Result)
+		}
+		if !ok {
 			return
 		}
-		if err != nil {
-			t.Errorf("state %d: %v", v.ID, err)
-			return
-		}
-		r := v.Ranks[c.Index]
+		r := v.Ranks[at[c.Index]]
 		seen[[2]uint64{r.W, uint64(r.DP)}] = true
 		if v.Result != nil {
 			want := fmt.Sprint(v.Result.Cached, v.Result.Overlap, v.Result.Decoding, v.Result.Blocks)
@@ -283,9 +282,9 @@ func TestTemperature(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
 		var s kvcost.Scratch
 		for range rounds {
-			c, err := kvcost.Choose(q, &config, candidates, random, &s)
-			if err != nil {
-				t.Fatal(err)
+			c, ok := kvcost.Choose(q, &config, candidates, random, &s)
+			if !ok {
+				t.Fatal("nobody")
 			}
 			got[c.Index]++
 		}
@@ -306,9 +305,9 @@ func TestTiesAreEven(t *testing.T) {
 		var got [5]int
 		var s kvcost.Scratch
 		for range 10000 {
-			c, err := kvcost.Choose(&kvcost.Query{Tokens: 32, BlockSize: 16, TrackPrefill: true}, &config, candidates, random, &s)
-			if err != nil {
-				t.Fatal(err)
+			c, ok := kvcost.Choose(&kvcost.Query{Tokens: 32, BlockSize: 16, TrackPrefill: true}, &config, candidates, random, &s)
+			if !ok {
+				t.Fatal("nobody")
 			}
 			got[c.Index]++
 		}
@@ -337,45 +336,9 @@ func TestOverrides(t *testing.T) {
 		{"prefill is free", &kvcost.Override{PrefillScale: &zero}, 1},
 	} {
 		config := kvcost.Default().With(c.o)
-		got, err := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(1, 1)), &kvcost.Scratch{})
-		if err != nil || got.Index != c.want {
-			t.Errorf("%s: candidate %d, want %d; %v", c.name, got.Index, c.want, err)
-		}
-	}
-}
-
-func TestRefusals(t *testing.T) {
-	config := kvcost.Default()
-	candidates := []kvcost.Candidate{{Worker: 1, Taints: []string{"a"}}, {Worker: 2}}
-	only := func(w uint64) func(uint64) bool { return func(v uint64) bool { return v == w } }
-	for _, c := range []struct {
-		name string
-		q    kvcost.Query
-		want any // worker or error
-	}{
-		{"taint", kvcost.Query{Required: []string{"a"}}, uint64(1)},
-		{"allowed", kvcost.Query{Allowed: only(2)}, uint64(2)},
-		{"taint that the allowed one lacks", kvcost.Query{Allowed: only(2), Required: []string{"a"}}, kvcost.ErrNoEndpoints},
-		{"pin", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2}}, uint64(2)},
-		{"pin of a rank that isn't there", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2, Rank: 1}}, kvcost.ErrNoEndpoints},
-		{"pin that isn't allowed", kvcost.Query{Pinned: &kvcost.Rank{Worker: 2}, Allowed: only(1)}, &kvcost.NotAllowedError{Worker: 2}},
-	} {
-		c.q.Tokens, c.q.BlockSize = 16, 16
-		got, err := kvcost.Choose(&c.q, &config, candidates, rand.New(rand.NewPCG(1, 1)), &kvcost.Scratch{})
-		switch want := c.want.(type) {
-		case uint64:
-			if err != nil || candidates[got.Index].Worker != want {
-				t.Errorf("%s: worker %d, %v; want %d", c.name, candidates[got.Index].Worker, err, want)
-			}
-		case *kvcost.NotAllowedError:
-			var refused *kvcost.NotAllowedError
-			if !errors.As(err, &refused) || *refused != *want {
-				t.Errorf("%s: %v, want %v", c.name, err, want)
-			}
-		case error:
-			if !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", c.name, err, want)
-			}
+		got, ok := kvcost.Choose(q, &config, candidates, rand.New(rand.NewPCG(1, 1)), &kvcost.Scratch{})
+		if !ok || got.Index != c.want {
+			t.Errorf("%s: candidate %d, want %d", c.name, got.Index, c.want)
 		}
 	}
 }
@@ -401,8 +364,8 @@ func TestThousandCandidatesAllocateNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var s kvcost.Scratch
 	choose := func() {
-		if _, err := kvcost.Choose(q, config, candidates, random, &s); err != nil {
-			t.Fatal(err)
+		if _, ok := kvcost.Choose(q, config, candidates, random, &s); !ok {
+			t.Fatal("nobody")
 		}
 	}
 	if n := testing.AllocsPerRun(20, choose); n != 0 {
@@ -424,8 +387,8 @@ func BenchmarkChoose1000(b *testing.B) {
 	b.Run("everything", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := kvcost.Choose(q, config, candidates, random, &s); err != nil {
-				b.Fatal(err)
+			if _, ok := kvcost.Choose(q, config, candidates, random, &s); !ok {
+				b.Fatal("nobody")
 			}
 		}
 	})
@@ -434,8 +397,8 @@ func BenchmarkChoose1000(b *testing.B) {
 	b.Run("defaults", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := kvcost.Choose(&usual, &defaults, candidates, random, &s); err != nil {
-				b.Fatal(err)
+			if _, ok := kvcost.Choose(&usual, &defaults, candidates, random, &s); !ok {
+				b.Fatal("nobody")
 			}
 		}
 	})

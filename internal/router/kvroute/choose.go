@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -197,10 +196,7 @@ func (p *pool) choose(
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c, at, owner, err := p.assess(q, cq, in, o, reuse, candidates)
-	if err != nil {
-		return router.Choice{}, refusal(err)
-	}
+	c, at, owner := p.assess(q, cq, in, o, reuse, candidates)
 	if at < 0 {
 		return p.nobody(q, candidates)
 	}
@@ -222,7 +218,7 @@ func (p *pool) choose(
 // assess looks at what each rank has cached and to do, and weighs them, as weigh has it. The caller holds mu.
 func (p *pool) assess(
 	q *router.Query, cq *kvcost.Query, in *prompt, o *overlaps, reuse bool, candidates []router.Candidate,
-) (c kvcost.Choice, at, owner int, err error) {
+) (c kvcost.Choice, at, owner int) {
 	cfg := p.cfg.Cost.With(&in.override.cost)
 	d := &p.desk
 	if p.cfg.TrackBlocks && reuse {
@@ -306,31 +302,28 @@ func (p *pool) gather(in *prompt, o *overlaps) {
 // router's candidates. Nearly always columns are enough, and candidates needn't be written. The caller holds mu.
 func (p *pool) weigh(
 	q *router.Query, cq *kvcost.Query, cfg *kvcost.Config, o *overlaps, candidates []router.Candidate,
-) (c kvcost.Choice, at, owner int, err error) {
+) (c kvcost.Choice, at, owner int) {
 	d := &p.desk
 	part := p.part(q, candidates)
 	if part && !o.lower {
 		cols := kvcost.Columns{Loads: p.roster.loads, Device: d.device, Without: d.without}
 		if c, ok := kvcost.ChooseColumns(cq, cfg, &cols, p.rng, &d.scratch); ok {
 			d.leave()
-			return c, c.Index, p.owner(c.Index), nil
+			return c, c.Index, p.owner(c.Index)
 		}
 	}
 	all := part && len(d.without) == 0
 	if !all {
 		p.pick(q, candidates)
 	}
-	list := p.fill(o, all)
-	if len(list) == 0 {
-		return c, -1, 0, nil
+	c, ok := kvcost.Choose(cq, cfg, p.fill(o, all), p.rng, &d.scratch)
+	switch {
+	case !ok:
+		return c, -1, 0
+	case all:
+		return c, c.Index, p.owner(c.Index)
 	}
-	if c, err = kvcost.Choose(cq, cfg, list, p.rng, &d.scratch); err != nil {
-		return c, -1, 0, err
-	}
-	if all {
-		return c, c.Index, p.owner(c.Index), nil
-	}
-	return c, int(d.at[c.Index]), int(d.owners[c.Index]), nil
+	return c, int(d.at[c.Index]), int(d.owners[c.Index])
 }
 
 // leave makes best that of the ranks that may be chosen.
@@ -468,14 +461,6 @@ func (p *pool) nobody(q *router.Query, candidates []router.Candidate) (router.Ch
 			*q.Request.Routing.DPRank)
 	}
 	return router.Choice{Index: q.Random(len(candidates))}, nil
-}
-
-// refusal is the client's view of why there is no choice.
-func refusal(err error) error {
-	if errors.Is(err, kvcost.ErrNoEndpoints) {
-		return fault.New(fault.Unavailable, "No workers available").Because(err)
-	}
-	return fault.New(fault.Internal, "The request could not be routed").Because(err)
 }
 
 // note counts what a choice hopes for. The caller holds mu.

@@ -139,8 +139,8 @@ func (p *pool) foresee(q *router.Query, candidates []router.Candidate) *preview 
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c, at, _, err := p.assess(q, cq, in, o, reuse, candidates)
-	if err != nil || at < 0 {
+	c, at, _ := p.assess(q, cq, in, o, reuse, candidates)
+	if at < 0 {
 		return nil
 	}
 	m := p.roster.holder(at)
