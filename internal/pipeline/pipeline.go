@@ -49,7 +49,8 @@ type Prepared struct {
 	// Images are what Run is to bring within the worker's reach; empty: the worker fetches its media itself.
 	Images []multimodal.Source
 
-	media *loadedMedia // what became of them, while Run runs
+	media    *loadedMedia // what became of them, while Run runs
+	bulkiest string       // JSON path of the largest data URL; empty: none is large
 
 	// Answer says how the answer is taken apart; nil: it isn't.
 	Answer *prepost.AnswerPlan

@@ -22,6 +22,7 @@ func (p *Pipeline) PrepareChat(
 	out.Chat = true
 	// Counted before anything here can refuse the request: the metric tells what clients ask for.
 	p.prepare.countMedia(req.Model, req.Conversation.Media)
+	out.bulkiest = bulkiest(req.Conversation.Media)
 	if err := p.enter(ctx, out, &req.Common, chatTokenCount(req)); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,9 @@ package pipeline
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
@@ -26,6 +28,31 @@ func mediaKey(kind string) string {
 // mediaPath is the JSON path of a content part.
 func mediaPath(m *openai.Media) string {
 	return "messages[" + strconv.Itoa(m.Message) + "].content[" + strconv.Itoa(m.Part) + "]"
+}
+
+// bulkiest is the JSON path of the conversation's largest data URL; empty when none takes room worth a word.
+func bulkiest(media []openai.Media) (path string) {
+	largest := maxSpare
+	for i := range media {
+		m := &media[i]
+		if len(m.URL) > largest && isDataURL(m.URL) {
+			largest, path = len(m.URL), mediaPath(m)+"."+m.Kind
+		}
+	}
+	return path
+}
+
+func isDataURL(url string) bool { return len(url) > 5 && strings.EqualFold(url[:5], "data:") }
+
+// blame names the part that takes most of the room to a client whose request is too large for the way to its worker.
+func (r *Prepared) blame(err error) error {
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || f.Kind != fault.TooLarge || f.Origin == fault.FromWorker || f.Param != "" || r.bulkiest == "" {
+		return err
+	}
+	named := *f
+	named.Param, named.Message = r.bulkiest, f.Message+"; its largest part is `"+r.bulkiest+"`"
+	return &named
 }
 
 // mediaData returns the URLs of the conversation's media by kind, in order: {"image_url":[{"Url":…}]}. It is empty

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync/atomic"
 
 	"github.com/portico-llm/portico/api/openai"
@@ -142,7 +141,7 @@ func (m *loadedMedia) shrink(q *worker.Request, err error) bool {
 	list := []byte{'['}
 	for i := range data.Images {
 		url := data.Images[i].URL
-		if len(url) > maxSpare && len(url) > 5 && strings.EqualFold(url[:5], "data:") {
+		if len(url) > maxSpare && isDataURL(url) {
 			url, m.shrunk = "data:text/plain,"+m.paths[i]+" is too large to be sent along", true
 		}
 		if i > 0 {

@@ -143,7 +143,7 @@ func (p *Pipeline) Run(ctx context.Context, req *Prepared, sink Sink) error {
 	stream, err := p.start(ctx, req, l)
 	if err != nil {
 		req.media.unsent()
-		return err
+		return req.blame(err)
 	}
 	// Closing a stream that isn't complete tells the worker to stop, whatever the way out of here.
 	defer stream.Close()

@@ -260,6 +260,32 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestTooLargeWithoutMedia: where there is no data URL that takes room, nothing is said of any; a worker's own refusal
+// stays as it is.
+func TestTooLargeWithoutMedia(t *testing.T) {
+	image := func(url string) string { return `{"type":"image_url","image_url":{"url":"` + url + `"}}` }
+	for name, c := range map[string]struct {
+		url    string
+		origin fault.Origin
+	}{
+		"address":    {url: "http://a/" + strings.Repeat("b", 5000) + ".png"},
+		"small":      {url: "data:image/png;base64,AAAA"},
+		"the worker": {url: "data:image/png;base64," + strings.Repeat("A", 5000), origin: fault.FromWorker},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &testkit.Dispatcher{Script: func(*router.Call, []byte) (testkit.Script, error) {
+				return nil, &fault.Error{Kind: fault.TooLarge, Origin: c.origin, Message: "Too large"}
+			}}
+			pipe, req := picture(t, &porter{none: true}, d,
+				`{"model":"m","messages":[{"role":"user","content":[`+image(c.url)+`]}]}`)
+			var sink record
+			if f := fault.From(pipe.Run(t.Context(), req, &sink)); f.Kind != fault.TooLarge || f.Param != "" || f.Message != "Too large" {
+				t.Errorf("got %v of %q", f, f.Param)
+			}
+		})
+	}
+}
+
 // TestShrinkMedia: a message that is too large with its images' data URLs goes without them, where the images are within
 // the worker's reach. What it says in their place is no image, so that a worker that can't read them doesn't answer as if
 // there were none.
@@ -296,8 +322,10 @@ func TestShrinkMedia(t *testing.T) {
 				t.Errorf("sent %d times", sends)
 			}
 			if c.err != 0 {
-				if fault.KindOf(err) != c.err {
-					t.Errorf("got %v", err)
+				// The client is told which part takes the room.
+				path := "messages[0].content[0].image_url"
+				if f := fault.From(err); f.Kind != c.err || f.Param != path || !strings.Contains(f.Message, "`"+path+"`") {
+					t.Errorf("got %v of %q", err, f.Param)
 				}
 				if !c.none && p.closed != 1 {
 					t.Errorf("closed %d times", p.closed)

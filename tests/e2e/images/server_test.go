@@ -303,7 +303,9 @@ func TestLargeDataURL(t *testing.T) {
 		t.Errorf("got %d %.500s", status, text)
 	}
 	f = serveOver(t, stack.PlaneNATS, []string{"--images", "read"}, "PORTICO_MM_WAY=url")
-	if status, text := ask(t, f, small, large); status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "takes at most") {
+	const part = "messages[0].content[2].image_url"
+	if status, text := ask(t, f, small, large); status != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(text, "takes at most") || !strings.Contains(text, `"param":"`+part+`"`) {
 		t.Errorf("got %d %.500s", status, text)
 	}
 }
