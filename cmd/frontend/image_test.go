@@ -41,7 +41,7 @@ func TestImage(t *testing.T) {
 			},
 			Grid: &[3]int{1, 18, 22}, Tokens: 99, Embeds: 99, Bytes: 465883,
 		},
-		{File: imageFiles + "sample.heic", Error: "The image can't be decoded: HEIC isn't supported: send JPEG, PNG, WebP, GIF or BMP"},
+		{File: imageFiles + "sample.heic", Error: "`" + imageFiles + "sample.heic` can't be decoded: HEIC isn't supported: send JPEG, PNG, WebP, GIF or BMP"},
 	}
 	if len(got) != 2 || len(got[0].ID) != 64 {
 		t.Fatalf("got %s", stdout.String())

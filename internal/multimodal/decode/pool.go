@@ -240,10 +240,10 @@ func (p *Pool) refuse(file multimodal.File, err error) error {
 	switch {
 	case ok && e.Failure == native.ImageBroken:
 		p.metrics.failures.WithLabelValues(failBroken).Inc()
-		return fault.Bad(file.Path, "The image can't be decoded: %s", strings.ToValidUTF8(e.Message, "?"))
+		return fault.Bad(file.Path, "`%s` can't be decoded: %s", file.Path, strings.ToValidUTF8(e.Message, "?"))
 	case ok && e.Failure == native.ImageTooLarge:
 		p.metrics.failures.WithLabelValues(failTooLarge).Inc()
-		return fault.Bad(file.Path, "The image is too large: %s pixels; the limit is %d in all", e.Message, p.opts.MaxPixels)
+		return fault.Bad(file.Path, "`%s` is too large: %s pixels; the limit is %d in all", file.Path, e.Message, p.opts.MaxPixels)
 	case ok && e.Failure == native.ImageNoMemory:
 		p.metrics.failures.WithLabelValues(failMemory).Inc()
 		return fault.New(fault.Overloaded, "Not enough memory for an image; try again later")

@@ -173,7 +173,8 @@ func TestBadFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := pool.Decode(context.Background(), multimodal.File{Path: part, Data: c.data}, nil)
 			f := fault.From(err)
-			if err == nil || f.Kind != fault.BadRequest || f.Param != part || !strings.Contains(f.Message, c.want) {
+			if err == nil || f.Kind != fault.BadRequest || f.Param != part || !strings.HasPrefix(f.Message, "`"+part+"` ") ||
+				!strings.Contains(f.Message, c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})

@@ -249,7 +249,7 @@ func TestOddImages(t *testing.T) {
 	const path = "messages[2].content[0].image_url"
 	for family, size := range map[string][2]int{"qwen2vl": {201, 1}, "qwen3vl": {1, 100_000}, "llava15": {1, 100_000}} {
 		_, err := model(t, family, process.Settings{}).Plan(multimodal.Header{Path: path, Width: size[0], Height: size[1]})
-		if f := fault.From(err); err == nil || f.Kind != fault.BadRequest || f.Param != path {
+		if f := fault.From(err); err == nil || f.Kind != fault.BadRequest || f.Param != path || !strings.HasPrefix(f.Message, "`"+path+"` ") {
 			t.Errorf("%s, %v: %v", family, size, err)
 		}
 	}

@@ -78,7 +78,7 @@ type geometry struct {
 
 // family is a kind of processor.
 type family interface {
-	// plan says what becomes of an image; a *fault.Error without a path says why it can't be taken.
+	// plan says what becomes of an image; a *fault.Error without a path says why it can't be taken, in words that follow the path.
 	plan(width, height int, s Settings) (geometry, error)
 	// sendable says why the model's items can't be sent to an engine; nil: they can.
 	sendable() error
@@ -202,14 +202,14 @@ func (p *Processor) Expand(tokens []uint32, plans []*multimodal.Plan) (*multimod
 	return e, nil
 }
 
-// named adds the part's path to a fault that doesn't have one.
+// named makes a family's fault one of the part with a path.
 func named(err error, path string) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok || f.Param != "" {
 		return err
 	}
 	with := *f
-	with.Param = path
+	with.Param, with.Message = path, "`"+path+"` "+f.Message
 	return &with
 }
 

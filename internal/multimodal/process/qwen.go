@@ -22,13 +22,13 @@ const maxAspect = 200
 const maxEdge = 1 << 19
 
 func errTooLong(width, height int) error {
-	return fault.Bad("", "The image of %d x %d pixels is too long for its other side", width, height)
+	return fault.Bad("", "is too long for its other side: it has %d x %d pixels", width, height)
 }
 
 // size returns the size that is closest to the image's, in whole groups of patches.
 func (q *qwen) size(width, height int) (w, h int, err error) {
 	if max(width, height) > maxAspect*min(width, height) {
-		return 0, 0, fault.Bad("", "The image of %d x %d pixels is too long: one side may be at most %d times the other",
+		return 0, 0, fault.Bad("", "is too long with %d x %d pixels: one side may be at most %d times the other",
 			width, height, maxAspect)
 	}
 	factor := float64(q.Patch * q.Merge)

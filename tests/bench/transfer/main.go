@@ -81,7 +81,8 @@ func (s *settings) open(opts transfer.Options) (t *transfer.Transfer, close func
 	opts.Libraries, opts.Log = []string{s.library}, slog.New(slog.NewTextHandler(io.Discard, nil))
 	t = transfer.New(opts)
 	if opts.NIXL && !t.NIXL() {
-		return nil, nil, fmt.Errorf("NIXL can't be used with %s", s.library)
+		return nil, nil, fmt.Errorf("NIXL can't be used with %s: the environment of PORTICO_VENV may lack it (see tests/peers/README.md)",
+			s.library)
 	}
 	g := lifecycle.New(context.Background())
 	g.Go("transfer", t.Run)
