@@ -26,6 +26,7 @@ type link struct {
 	prefix string // of reply subjects; a number follows
 
 	next   atomic.Uint64 // numbers requests
+	back   atomic.Int64  // when the last outage ended, as Unix time in nanoseconds; 0: there was none
 	shards [shardCount]shard
 }
 
@@ -86,6 +87,7 @@ func (l *link) options() []natsgo.Option {
 		natsgo.ConnectHandler(func(*natsgo.Conn) { p.cameUp() }),
 		natsgo.ReconnectHandler(func(*natsgo.Conn) {
 			p.opts.Log.Info("connected to NATS again")
+			l.back.Store(time.Now().UnixNano())
 			p.cameUp()
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
@@ -201,7 +203,11 @@ func (l *link) reply(msg *natsgo.Msg) {
 	}
 	// Nobody listens on the worker's subject: it has gone, or has not come up yet.
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
-		l.settle(n, fault.Lost(natsgo.ErrNoResponders, "The worker can't be reached"))
+		err := error(natsgo.ErrNoResponders)
+		if time.Now().UnixNano()-l.back.Load() < int64(l.plane.opts.ReturnTime) {
+			err = fmt.Errorf("%w: %w", router.ErrPlaneDown, err)
+		}
+		l.settle(n, fault.Lost(err, "The worker can't be reached"))
 		return
 	}
 	l.settle(n, router.Acceptance(string(msg.Data)))

@@ -40,7 +40,10 @@ type Options struct {
 	ConnectTimeout time.Duration // for one attempt; 5 s when zero
 	RequestTimeout time.Duration // for the reply to a request; 10 s when zero
 	DownWait       time.Duration // how long a request waits for a server that is away; 500 ms when zero
-	Log            *slog.Logger  // nil: slog.Default()
+	// ReturnTime is how long after an outage a worker that can't be reached may still be on its way back: that isn't held
+	// against it. Dynamo's workers try every four seconds at the most. 5 s when zero.
+	ReturnTime time.Duration
+	Log        *slog.Logger // nil: slog.Default()
 }
 
 // withDefaults returns o with every option set that has a default, credentials excepted.
@@ -56,6 +59,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.DownWait <= 0 {
 		o.DownWait = 500 * time.Millisecond
+	}
+	if o.ReturnTime <= 0 {
+		o.ReturnTime = 5 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

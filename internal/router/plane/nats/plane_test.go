@@ -249,6 +249,43 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
+// Workers may find a server that is back later than the plane does: for a while nothing is said of those that aren't there.
+func TestWorkersComeBackLater(t *testing.T) {
+	testkit.NoLeaks(t)
+	s := startServer(t, server.Options{})
+	at := port(t, s)
+	p := newPlane(t, nats.Options{URL: s.ClientURL(), ReturnTime: time.Second})
+	deliver := func() *fault.Error { return fault.From(testkit.Deliver(t.Context(), p, message(nil))) }
+	lost := func(f *fault.Error) bool {
+		return errors.Is(f, natsgo.ErrNoResponders) && !errors.Is(f, router.ErrPlaneDown)
+	}
+	if f := deliver(); !lost(f) {
+		t.Errorf("at first: %v", f)
+	}
+	stopServer(s)
+	began := time.Now()
+	startServer(t, server.Options{Port: at})
+	for away := began; ; away = time.Now() { // the server may be back since then
+		f := deliver()
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("the server isn't found: %v", f)
+		}
+		if !errors.Is(f, natsgo.ErrNoResponders) {
+			continue
+		}
+		if lost(f) && time.Since(away) < time.Second {
+			t.Error("a worker that has had no time to come back counts as lost")
+		}
+		break
+	}
+	for f := deliver(); !lost(f); f = deliver() {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("never lost: %v", f)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // A server that starts after us is found.
 func TestServerStartsLater(t *testing.T) {
 	testkit.NoLeaks(t)
