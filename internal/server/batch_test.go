@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -136,4 +137,98 @@ func joinChoices(t *testing.T, stream string, n int) ([]batchChoice, map[string]
 		}
 	}
 	return out, usage
+}
+
+// TestTopLogprobs: each token of each choice of each prompt has as many alternatives as were asked for, the likeliest
+// first, and beside them the token that was drawn where it isn't among them.
+func TestTopLogprobs(t *testing.T) {
+	d := &testkit.Dispatcher{Codec: worker.JSON, Script: func(_ *router.Call, body []byte) (testkit.Script, error) {
+		q, err := worker.DecodeRequest(worker.JSON, body)
+		if err != nil {
+			return nil, err
+		}
+		base := q.TokenIDs[0] - 'a' // of the prompt: a or b
+		var s testkit.Script
+		for index := range uint32(2) {
+			v := base*2 + index // tells the choices apart
+			s = append(s, json.RawMessage(fmt.Sprintf(`{"index":%d,"token_ids":[122],"log_probs":[-%d.75],"finish_reason":"stop","top_logprobs":[[`+
+				`{"rank":1,"token_id":109,"logprob":-%d.125},{"rank":2,"token_id":110,"logprob":-%d.25},{"rank":3,"token_id":111,"logprob":-%d.5}]]}`,
+				index, v, v, v, v)))
+		}
+		return s, nil
+	}}
+	s := start(t, d, nil)
+	for limit := range 4 {
+		var want []string
+		for v := range 4 {
+			list := []string{"m=-%d.125", "n=-%d.25", "o=-%d.5"}[:limit]
+			if limit > 0 {
+				list = append(list, "z=-%d.75")
+			}
+			want = append(want, fmt.Sprintf("%d: z=-%d.75 of ", v, v)+strings.ReplaceAll(strings.Join(list, " "), "%d", fmt.Sprint(v)))
+		}
+		_, body := s.do(t, http.MethodPost, "/v1/completions", fmt.Sprintf(`{"model":"m","prompt":["a","b"],"n":2,"logprobs":%d}`, limit))
+		var completions struct {
+			Choices []struct {
+				Index    int
+				Logprobs struct {
+					Tokens []string             `json:"tokens"`
+					Probs  []float64            `json:"token_logprobs"`
+					Top    []map[string]float64 `json:"top_logprobs"`
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &completions); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		var got []string
+		for _, c := range completions.Choices {
+			var list []string
+			for token, p := range c.Logprobs.Top[0] {
+				list = append(list, fmt.Sprintf("%s=%v", token, p))
+			}
+			slices.Sort(list) // an object has no order; the names have that of the likelihood
+			got = append(got, fmt.Sprintf("%d: %s=%v of %s", c.Index, c.Logprobs.Tokens[0], c.Logprobs.Probs[0], strings.Join(list, " ")))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("completions, %d:\n%s", limit, diff)
+		}
+
+		topOfChat(t, s, limit)
+	}
+}
+
+// topOfChat does the same with a chat, which has one prompt.
+func topOfChat(t *testing.T, s *stack, limit int) {
+	t.Helper()
+	_, body := s.do(t, http.MethodPost, "/v1/chat/completions", fmt.Sprintf(
+		`{"model":"m","n":2,"logprobs":true,"top_logprobs":%d,"messages":[{"role":"user","content":"a"}]}`, limit))
+	type entry struct {
+		Token   string
+		Logprob float64
+	}
+	var chats struct {
+		Choices []struct {
+			Logprobs struct {
+				Content []struct {
+					entry
+					Top []entry `json:"top_logprobs"`
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &chats); err != nil || len(chats.Choices) != 2 {
+		t.Fatalf("%v: %s", err, body)
+	}
+	first := chats.Choices[0].Logprobs.Content[0].Logprob
+	for i, c := range chats.Choices {
+		tokens := ""
+		for _, e := range c.Logprobs.Content[0].Top {
+			tokens += e.Token
+		}
+		if own := c.Logprobs.Content[0].Logprob; len(c.Logprobs.Content) != 1 || own != first-float64(i) ||
+			tokens != []string{"", "mz", "mnz", "mnoz"}[limit] || limit > 0 && c.Logprobs.Content[0].Top[limit].Logprob != own {
+			t.Errorf("chat, %d, choice %d: %s", limit, i, body)
+		}
+	}
 }
