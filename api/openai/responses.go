@@ -104,6 +104,20 @@ type ResponsesTool struct {
 	Index int `json:"-"` // in the request's tools
 }
 
+// Called is what a tool_choice calls the tool by. It reports false for a tool that no client runs, and that a model isn't
+// told of.
+func (t *ResponsesTool) Called() (name string, ok bool) {
+	switch t.Type {
+	case "function", "custom":
+		return t.Name, true
+	case ToolLocalShell, ToolPatch:
+		return t.Type, true
+	case ToolShell: // in a container it would be the server's
+		return t.Type, t.Where == "" || t.Where == "local"
+	}
+	return "", false
+}
+
 // ToolFormat is the form of a custom tool's input.
 type ToolFormat struct {
 	Type       string `json:"type"`       // text or grammar

@@ -240,6 +240,8 @@ func TestResponsesRefuse(t *testing.T) {
 		{`"input":"a","tool_choice":"required"`, 400, "tools"},
 		{`"input":"a","tool_choice":{"type":"function","name":"g"},` + tools, 400, "tool_choice.name"},
 		{`"input":"a","tool_choice":{"type":"web_search"},` + tools, 400, "tool_choice.type"},
+		{`"input":"a","tool_choice":{"type":"shell"},` + tools, 400, "tool_choice.name"},
+		{`"input":"a","tool_choice":{"type":"shell"},"tools":[{"type":"shell","environment":{"type":"container_auto"}}]`, 400, "tool_choice.name"},
 		{`"input":"a","tool_choice":{"type":"allowed_tools","tools":[]},` + tools, 400, "tool_choice.tools"},
 		{`"input":"a","previous_response_id":""`, 400, "previous_response_id"},
 		{`"input":"a","previous_response_id":"resp_1"`, 400, "previous_response_id"},
@@ -262,6 +264,21 @@ func TestResponsesRefuse(t *testing.T) {
 	res, body := s.do(t, http.MethodPost, "/v1/responses", `{"model":"nope","input":"a"}`)
 	if res.StatusCode != http.StatusNotFound || !strings.Contains(body, "model_not_found") {
 		t.Errorf("%d %s", res.StatusCode, body)
+	}
+}
+
+// TestResponsesOwnToolChoice: OpenAI's own tools that clients run can be asked for, and be the only ones there are.
+func TestResponsesOwnToolChoice(t *testing.T) {
+	s, _ := parsing(t, "Yes.", "stop")
+	for _, members := range []string{
+		`"input":"a","tool_choice":{"type":"shell"},"tools":[{"type":"shell","environment":{"type":"local"}}]`,
+		`"input":"a","tool_choice":{"type":"apply_patch"},"tools":[{"type":"apply_patch"}]`,
+		`"input":"a","tool_choice":"required","tools":[{"type":"local_shell"}]`,
+		`"input":"a","tool_choice":{"type":"allowed_tools","tools":[{"type":"apply_patch"}]},"tools":[{"type":"shell"},{"type":"apply_patch"}]`,
+	} {
+		if res, body := s.do(t, http.MethodPost, "/v1/responses", `{"model":"m",`+members+"}"); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", members, res.StatusCode, body)
+		}
 	}
 }
 

@@ -29,15 +29,12 @@ func offer(req *openai.ResponsesRequest, turn *Turn) []offered {
 	seen := map[string]bool{}
 	for i := range req.ToolList {
 		t := &req.ToolList[i]
-		kind, ok := kindOf(t)
+		own, ok := t.Called()
 		if !ok {
 			turn.Left.Tools++
 			continue
 		}
-		own := t.Name
-		if kind >= reply.CallLocalShell { // which have no other name
-			own = t.Type
-		}
+		kind := kindOf(t)
 		name := modelName(t.Namespace, own)
 		if c := req.ToolChoice; seen[name] || (c != nil && c.Allowed != nil && !slices.Contains(c.Allowed, own)) {
 			continue
@@ -54,21 +51,19 @@ func offer(req *openai.ResponsesRequest, turn *Turn) []offered {
 	return out
 }
 
-// kindOf is what the calls of a tool are to its client. It reports false for a tool that no client runs.
-func kindOf(t *openai.ResponsesTool) (kind reply.CallKind, ok bool) {
+// kindOf is what the calls of a tool are to its client.
+func kindOf(t *openai.ResponsesTool) reply.CallKind {
 	switch t.Type {
-	case "function":
-		return reply.CallFunction, true
 	case "custom":
-		return reply.CallCustom, true
+		return reply.CallCustom
 	case openai.ToolLocalShell:
-		return reply.CallLocalShell, true
-	case openai.ToolShell: // in a container it would be the server's
-		return reply.CallShell, t.Where == "" || t.Where == "local"
+		return reply.CallLocalShell
+	case openai.ToolShell:
+		return reply.CallShell
 	case openai.ToolPatch:
-		return reply.CallPatch, true
+		return reply.CallPatch
 	}
-	return 0, false
+	return reply.CallFunction
 }
 
 // programInput is the schema of the function that stands for local_shell.

@@ -100,22 +100,22 @@ func responsesChoice(req *openai.ResponsesRequest) error {
 	}
 	callable := map[string]bool{}
 	for i := range req.ToolList {
-		if t := &req.ToolList[i]; t.Type == "function" || t.Type == "custom" {
-			callable[t.Name] = true
+		if name, ok := req.ToolList[i].Called(); ok {
+			callable[name] = true
 		}
 	}
 	switch {
 	case c.Mode == "function" && !callable[c.Name]:
-		return refuse("tool_choice.name", "`tool_choice` names the tool %q, which isn't a function or custom tool of `tools`", c.Name)
+		return refuse("tool_choice.name", "`tool_choice` names the tool %q, which isn't one of `tools` that clients run", c.Name)
 	case c.Allowed != nil:
 		for _, name := range c.Allowed {
 			if callable[name] {
 				return nil
 			}
 		}
-		return refuse("tool_choice.tools", "`tool_choice.tools` must name a function or custom tool of `tools`")
+		return refuse("tool_choice.tools", "`tool_choice.tools` must name one of `tools` that clients run")
 	case len(callable) == 0:
-		return refuse("tools", "`tools` must hold a function or custom tool when `tool_choice` asks for a call")
+		return refuse("tools", "`tools` must hold a tool that clients run when `tool_choice` asks for a call")
 	}
 	return nil
 }
