@@ -72,17 +72,19 @@ func (x *Index) storeDevice(m *member, parent *uint64, blocks []Block) error {
 		return nil
 	}
 	added, err := x.storePath(m, parent)
-	m.entries.Add(int64(added))
-	x.count.entries.Add(int64(added))
-	i := 0
+	if added > 0 {
+		m.entries.Add(int64(added))
+		x.count.entries.Add(int64(added))
+	}
+	rest := blocks
 	for _, p := range m.path {
-		for k := range p.n {
+		for k, b := range rest[:p.n] {
 			now := p.at.plus(k)
-			if old := m.names.set(blocks[i].Hash, now); old != 0 && old != now {
+			if old := m.names.set(b.Hash, now); old != 0 && old != now {
 				m.displaced = append(m.displaced, displaced{address(old), address(now)})
 			}
-			i++
 		}
+		rest = rest[p.n:]
 	}
 	if len(m.displaced) > 0 {
 		x.displace(m)

@@ -123,7 +123,10 @@ func (t *table) set(key, value uint64) (old uint64) {
 	part := t.parts[p]
 	b, i := find(part, key, f)
 	e := &part[b][i]
-	if old = e.value; old == 0 {
+	if old = e.value; old == value {
+		return old // what isn't written to needn't go back to memory
+	}
+	if old == 0 {
 		t.used[p]++
 		t.n++
 	}
