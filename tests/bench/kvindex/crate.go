@@ -21,8 +21,8 @@ var crateTable string
 // where that isn't wanted or cargo isn't there, figures that were recorded elsewhere.
 type crate struct {
 	ctx     context.Context
-	program string // empty: recorded
-	figures map[string]float64
+	program string               // empty: recorded
+	figures map[string][]float64 // by row and measure, one of each round
 }
 
 // newCrate builds the program, which takes some minutes the first time, or as many more times as within makes of it: what
@@ -56,7 +56,7 @@ func newCrate(ctx context.Context, recorded bool, within time.Duration) (*crate,
 		return c, nil
 	}
 	fmt.Println("crate: dynamo-kv-router 1.6.1, built here and run in turn")
-	c.program, c.figures = filepath.Join(target, "release", "kvindex-crate"), make(map[string]float64)
+	c.program, c.figures = filepath.Join(target, "release", "kvindex-crate"), make(map[string][]float64)
 	return c, nil
 }
 
@@ -71,15 +71,15 @@ func (c *crate) measure(part ...string) error {
 	if err != nil {
 		return fmt.Errorf("crate %s: %w", strings.Join(part, " "), err)
 	}
-	for row, value := range parseFigures(out) {
-		c.figures[row] = value
+	for row, values := range parseFigures(out) {
+		c.figures[row] = append(c.figures[row], values...)
 	}
 	return nil
 }
 
 // parseFigures returns figures by row and measure.
-func parseFigures(table []byte) map[string]float64 {
-	out := make(map[string]float64)
+func parseFigures(table []byte) map[string][]float64 {
+	out := make(map[string][]float64)
 	lines := bufio.NewScanner(bytes.NewReader(table))
 	for lines.Scan() {
 		f := strings.Split(lines.Text(), "\t")
@@ -87,7 +87,7 @@ func parseFigures(table []byte) map[string]float64 {
 			continue
 		}
 		if v, err := strconv.ParseFloat(f[2], 64); err == nil {
-			out[f[0]+" "+f[1]] = v
+			out[f[0]+" "+f[1]] = []float64{v}
 		}
 	}
 	return out

@@ -61,18 +61,19 @@ func tail(w, k uint64) []uint64 {
 	return out
 }
 
-// event is one event of a worker; remove is nil when it is a stored one.
+// event is one event of a worker; remove is nil when it is a stored one. It holds what it says, as the crate's do.
 type event struct {
 	worker kvindex.Worker
-	parent *uint64
+	begins bool // without a parent
+	parent uint64
 	blocks []kvindex.Block
 	remove []uint64
 }
 
 func stored(worker uint64, local, name []uint64, from, to int) event {
-	e := event{worker: kvindex.Worker{ID: worker}}
+	e := event{worker: kvindex.Worker{ID: worker}, begins: from == 0, blocks: make([]kvindex.Block, 0, to-from)}
 	if from > 0 {
-		e.parent = &name[from-1]
+		e.parent = name[from-1]
 	}
 	for i := from; i < to; i++ {
 		e.blocks = append(e.blocks, kvindex.Block{Hash: name[i], Local: local[i]})
@@ -176,9 +177,13 @@ func phases() []phase {
 	}
 }
 
-// queries are the prompts asked for at a depth: that many blocks are of a sequence held, the rest is of nobody's.
+// queries are the prompts asked for at a depth: that many blocks are of a sequence held, the rest is of nobody's. They
+// lie one behind the other with a little in between, as the crate's allocator puts its own: the first blocks of prompts
+// at distances of a power of two would fall into few places of each cache and drive one another out.
 func queries(pop rune, depth int) [][]uint64 {
+	const between = 2
 	out := make([][]uint64, 1000)
+	room := make([]uint64, 0, len(out)*(length+between))
 	for k := range out {
 		id := uint64(k)
 		var q []uint64
@@ -193,7 +198,10 @@ func queries(pop rune, depth int) [][]uint64 {
 		for i := depth; i < length; i++ {
 			q[i] = localHash(9, id, uint64(i))
 		}
-		out[k] = q
+		from := len(room)
+		room = append(room, q...)
+		out[k] = room[from:len(room):len(room)]
+		room = append(room, make([]uint64, between)...)
 	}
 	return out
 }

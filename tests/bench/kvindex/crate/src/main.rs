@@ -21,7 +21,6 @@ const TAILS: u64 = 5000;
 const TAIL: u64 = 3;
 const ROUNDS1: usize = 400;
 const ROUNDS16: usize = 20;
-const RUNS: usize = 3;
 
 fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -164,11 +163,6 @@ fn print(row: &str, measure: &str, value: f64) {
     println!("{row}\t{measure}\t{value}");
 }
 
-fn median(mut v: Vec<f64>) -> f64 {
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
-}
-
 fn percentile(sorted: &[u64], p: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * p) as usize] as f64 / 1000.0
 }
@@ -244,57 +238,50 @@ impl Loops {
 }
 
 fn events(threads: usize) {
-    let (mut wall, mut on_cpu) = (vec![Vec::new(); PHASES.len()], vec![Vec::new(); PHASES.len()]);
-    for _ in 0..RUNS {
-        let tree = Arc::new(ConcurrentRadixTreeCompressed::new());
-        let mut marks: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
-        let mut counts = vec![Vec::new(); threads];
-        let loops = Loops::new(&tree, threads, None, |queues| {
-            let mark = |t: usize, marks: &mut Vec<Vec<_>>| {
-                let (send, receive) = tokio::sync::oneshot::channel();
-                queues[t].send(WorkerTask::Flush(send)).expect("queue");
-                marks[t].push(receive);
-            };
-            (0..threads).for_each(|t| mark(t, &mut marks));
-            for name in PHASES {
-                let mut count = vec![0usize; threads];
-                phase(name, &mut |e| {
-                    let t = (e.worker_id as usize - 1) % threads;
-                    count[t] += 1;
-                    queues[t].send(WorkerTask::Event(e)).expect("queue");
-                });
-                for t in 0..threads {
-                    counts[t].push(count[t]);
-                    mark(t, &mut marks);
-                }
-            }
-        });
-        // A thread of its own waits for each loop's marks, so that one loop's time isn't taken late for another's.
-        let watch = |(marks, file): (Vec<tokio::sync::oneshot::Receiver<()>>, String)| {
-            let time = move |m: tokio::sync::oneshot::Receiver<()>| {
-                m.blocking_recv().expect("mark");
-                (Instant::now(), busy(&file))
-            };
-            thread::spawn(move || marks.into_iter().map(time).collect::<Vec<_>>())
+    let tree = Arc::new(ConcurrentRadixTreeCompressed::new());
+    let mut marks: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut counts = vec![Vec::new(); threads];
+    let loops = Loops::new(&tree, threads, None, |queues| {
+        let mark = |t: usize, marks: &mut Vec<Vec<_>>| {
+            let (send, receive) = tokio::sync::oneshot::channel();
+            queues[t].send(WorkerTask::Flush(send)).expect("queue");
+            marks[t].push(receive);
         };
-        let watchers: Vec<_> = marks.into_iter().zip(loops.times.clone()).map(watch).collect();
-        let times: Vec<_> = watchers.into_iter().map(|w| w.join().expect("watcher")).collect();
-        loops.end();
-        for p in 0..PHASES.len() {
-            let (mut clock, mut cpu) = (0.0, 0.0);
+        (0..threads).for_each(|t| mark(t, &mut marks));
+        for name in PHASES {
+            let mut count = vec![0usize; threads];
+            phase(name, &mut |e| {
+                let t = (e.worker_id as usize - 1) % threads;
+                count[t] += 1;
+                queues[t].send(WorkerTask::Event(e)).expect("queue");
+            });
             for t in 0..threads {
-                let ((from, idle), (to, worked)) = (times[t][p], times[t][p + 1]);
-                clock += counts[t][p] as f64 / (to - from).as_secs_f64();
-                cpu += counts[t][p] as f64 / (worked - idle);
+                counts[t].push(count[t]);
+                mark(t, &mut marks);
             }
-            wall[p].push(clock);
-            on_cpu[p].push(cpu);
         }
-    }
-    for ((name, wall), cpu) in PHASES.iter().zip(wall).zip(on_cpu) {
+    });
+    // A thread of its own waits for each loop's marks, so that one loop's time isn't taken late for another's.
+    let watch = |(marks, file): (Vec<tokio::sync::oneshot::Receiver<()>>, String)| {
+        let time = move |m: tokio::sync::oneshot::Receiver<()>| {
+            m.blocking_recv().expect("mark");
+            (Instant::now(), busy(&file))
+        };
+        thread::spawn(move || marks.into_iter().map(time).collect::<Vec<_>>())
+    };
+    let watchers: Vec<_> = marks.into_iter().zip(loops.times.clone()).map(watch).collect();
+    let times: Vec<_> = watchers.into_iter().map(|w| w.join().expect("watcher")).collect();
+    loops.end();
+    for (p, name) in PHASES.iter().enumerate() {
+        let (mut clock, mut cpu) = (0.0, 0.0);
+        for t in 0..threads {
+            let ((from, idle), (to, worked)) = (times[t][p], times[t][p + 1]);
+            clock += counts[t][p] as f64 / (to - from).as_secs_f64();
+            cpu += counts[t][p] as f64 / (worked - idle);
+        }
         let row = format!("events threads={threads} {name}");
-        print(&row, "events/s", median(wall));
-        print(&row, "CPU events/s", median(cpu));
+        print(&row, "events/s", clock);
+        print(&row, "CPU events/s", cpu);
     }
 }
 
@@ -321,7 +308,8 @@ fn lookup(tree: &Arc<ConcurrentRadixTreeCompressed>, pop: char, threads: usize, 
         let ask = |t: usize| {
             let (tree, queries) = (tree.clone(), queries.clone());
             thread::spawn(move || {
-                let mut times = Vec::with_capacity(20_000);
+                let mut times = vec![1; 20_000]; // written, so that the system has given all pages
+                times.clear();
                 let from = Instant::now();
                 for n in 0..22_000 {
                     let q = &queries[(n + t * 499) % queries.len()];
