@@ -442,7 +442,8 @@ func isLost(err error) bool {
 		case *fault.Error:
 			lost = lost || e.Origin == fault.FromTransport
 		case *worker.Error:
-			lost, barred = lost || lostReasons[e.Reason], barred || barredReasons[e.Reason]
+			lost = lost || router.LostReason(e.Reason) || e.Reason == "capacity.worker_overloaded"
+			barred = barred || barredReasons[e.Reason]
 		}
 		switch e := e.(type) { //nolint:errorlint // likewise
 		case interface{ Unwrap() error }:
@@ -456,16 +457,8 @@ func isLost(err error) bool {
 	return lost && !barred
 }
 
-// The worker protocol's reasons that allow a move, and those that forbid it wherever they stand in the chain of causes.
-var (
-	lostReasons = map[string]bool{
-		"transport.cannot_connect": true, "transport.disconnected": true, "transport.connection_timeout": true,
-		"backend.cannot_connect": true, "backend.disconnected": true, "backend.connection_timeout": true,
-		"backend.response_timeout": true, "backend.engine_shutdown": true, "backend.stream_incomplete": true,
-		"backend.worker_unavailable": true, "capacity.worker_overloaded": true,
-	}
-	barredReasons = map[string]bool{
-		"request.cancelled": true, "request.deadline_exceeded": true, "backend.cancelled": true,
-		"capacity.exhausted": true, "capacity.pool_exhausted": true,
-	}
-)
+// barredReasons are the worker protocol's reasons that forbid a move wherever they stand in the chain of causes.
+var barredReasons = map[string]bool{
+	"request.cancelled": true, "request.deadline_exceeded": true, "backend.cancelled": true,
+	"capacity.exhausted": true, "capacity.pool_exhausted": true,
+}

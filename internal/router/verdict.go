@@ -44,3 +44,14 @@ func VerdictOf(class string) Verdict {
 	}
 	return Verdict{fault.Internal, "Internal server error"}
 }
+
+// LostReason reports whether a worker's reason says that it, or its engine, is lost: another may do better.
+func LostReason(reason string) bool {
+	switch reason {
+	case "transport.cannot_connect", "transport.disconnected", "transport.connection_timeout",
+		"backend.cannot_connect", "backend.disconnected", "backend.connection_timeout", "backend.response_timeout",
+		"backend.engine_shutdown", "backend.stream_incomplete", "backend.worker_unavailable":
+		return true
+	}
+	return false
+}

@@ -10,10 +10,10 @@ import (
 	"github.com/portico-llm/portico/internal/router"
 )
 
-// Fault turns a worker's error into a failure. Only what the worker marked as public is shown. The whole error is the
+// faultOf turns a worker's error into a failure. Only what the worker marked as public is shown. The whole error is the
 // failure's cause, for logs. What says that the worker is lost has the transport as its origin, so that it may be tried
 // elsewhere.
-func Fault(e *worker.Error) *fault.Error {
+func faultOf(e *worker.Error) *fault.Error {
 	// A request that waited too long for its turn was too much for the service, whatever class it comes with.
 	if e.Reason == "router.queue_deadline_exceeded" {
 		return worded(e, router.VerdictOf("RateLimited"))
@@ -30,7 +30,7 @@ func Fault(e *worker.Error) *fault.Error {
 // worded returns the failure of a verdict, in the worker's public words where there are some.
 func worded(e *worker.Error, v router.Verdict) *fault.Error {
 	f := &fault.Error{Kind: v.Kind, Origin: fault.FromWorker, Message: v.Phrase}
-	if lostReason(e.Reason) {
+	if router.LostReason(e.Reason) {
 		f.Origin = fault.FromTransport
 	}
 	switch e.PublicType {
@@ -103,15 +103,3 @@ func stated(message string) *fault.Error {
 
 // overloadedStatus is the status of an overloaded service among those who use it.
 const overloadedStatus = 529
-
-// lostReason reports whether a reason says that the worker, or its engine, is lost: another may do better, and this one
-// is left aside for a while.
-func lostReason(reason string) bool {
-	switch reason {
-	case "transport.cannot_connect", "transport.disconnected", "transport.connection_timeout",
-		"backend.cannot_connect", "backend.disconnected", "backend.connection_timeout", "backend.response_timeout",
-		"backend.engine_shutdown", "backend.stream_incomplete", "backend.worker_unavailable":
-		return true
-	}
-	return false
-}

@@ -89,7 +89,7 @@ func (s *stream) decode(body []byte, it *worker.Item) error {
 	if s.ticket != nil {
 		s.ticket.Item(it)
 	}
-	if it.Err != nil && lostReason(it.Err.Reason) {
+	if it.Err != nil && router.LostReason(it.Err.Reason) {
 		s.d.quarantine(s.in, it.Err)
 	}
 	return nil

@@ -111,14 +111,14 @@ func errPrologue(e *worker.Error) error {
 	switch e.Reason {
 	case "request.cancelled", "request.deadline_exceeded", "backend.cancelled", "capacity.exhausted",
 		"capacity.pool_exhausted":
-		return Fault(e)
+		return faultOf(e)
 	}
 	if e.Class == "InvalidRequest" {
-		return Fault(e)
+		return faultOf(e)
 	}
 	f := fault.Lost(errors.Join(errBeginning, e), "The worker failed before it began to answer")
 	// The worker itself says that it is lost: without errBeginning it is left aside, too.
-	if lostReason(e.Reason) {
+	if router.LostReason(e.Reason) {
 		f = f.Because(e)
 	}
 	return f

@@ -66,7 +66,7 @@ func Costs(q *Query, c *Config, candidates []Candidate, s *Scratch) []float64 {
 // choice tells what a candidate has cached even where the cost doesn't count it.
 func (m *model) choice(i int, c *Candidate, cost float64) Choice {
 	effective, cached := m.effective(c)
-	blocks := Blocks(int(m.tokens), int(m.block))
+	blocks := blocksOf(int(m.tokens), int(m.block))
 	ch := Choice{Index: i, Cost: cost, Cached: int(cached), Overlap: effective, Blocks: blocks, Decoding: blocks}
 	if c.Load != nil {
 		ch.Decoding += int(c.Load.DecodeBlocks + c.Load.AdditionalBlocks)

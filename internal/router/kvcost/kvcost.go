@@ -125,7 +125,7 @@ type model struct {
 
 func newModel(q *Query, c *Config) model {
 	m := model{
-		c: *c, block: float64(q.BlockSize), tokens: int64(q.Tokens), blocks: max(1, float64(Blocks(q.Tokens, q.BlockSize))),
+		c: *c, block: float64(q.BlockSize), tokens: int64(q.Tokens), blocks: max(1, float64(blocksOf(q.Tokens, q.BlockSize))),
 		credit: c.OverlapCredit, track: q.TrackPrefill, combined: q.Combined, shared: q.Shared, preferred: q.Preferred,
 	}
 	decode := q.Role == Decode
@@ -138,8 +138,8 @@ func newModel(q *Query, c *Config) model {
 	return m
 }
 
-// Blocks returns how many blocks a number of tokens takes.
-func Blocks(tokens, blockSize int) int {
+// blocksOf returns how many blocks a number of tokens takes.
+func blocksOf(tokens, blockSize int) int {
 	if blockSize <= 0 {
 		return 0
 	}

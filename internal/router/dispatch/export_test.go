@@ -1,0 +1,4 @@
+package dispatch
+
+// Fault is faultOf.
+var Fault = faultOf
