@@ -41,6 +41,9 @@ type Caches struct {
 	hits, misses prometheus.Counter
 	known, fresh *prometheus.CounterVec // tokens, by model
 	bytes        prometheus.Gauge
+
+	mu   sync.Mutex
+	live map[string]int // caches by model, whose series end with the last. Guarded by mu
 }
 
 // NewCaches returns Caches. It starts nothing.
@@ -51,6 +54,7 @@ func NewCaches(o CacheOptions) *Caches {
 	}
 	c := &Caches{
 		opts:   o,
+		live:   map[string]int{},
 		hits:   prometheus.NewCounter(counter("tokenizer_cache_hits_total", "Texts some of whose tokens were known")),
 		misses: prometheus.NewCounter(counter("tokenizer_cache_misses_total", "Texts none of whose tokens were known")),
 		known: prometheus.NewCounterVec(counter("tokenizer_cache_cached_tokens_total",
@@ -73,6 +77,7 @@ func NewCaches(o CacheOptions) *Caches {
 type cache struct {
 	all          *Caches
 	cuts         *cuts
+	model        string
 	seed         maphash.Seed
 	known, fresh prometheus.Counter
 
@@ -86,10 +91,24 @@ type cache struct {
 
 // newCache returns a cache for a tokenizer whose texts are cut at c.
 func (s *Caches) newCache(c *cuts, model string) *cache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live[model]++
 	strips := s.opts.Bytes / 4
-	return &cache{all: s, cuts: c, seed: maphash.MakeSeed(),
+	return &cache{all: s, cuts: c, model: model, seed: maphash.MakeSeed(),
 		known: s.known.WithLabelValues(model), fresh: s.fresh.WithLabelValues(model),
 		blocks: map[uint64]*list.Element{}, texts: shelf{room: s.opts.Bytes - strips}, strips: shelf{room: strips}}
+}
+
+// left ends a model's series with its last cache: names of models come and go without end.
+func (s *Caches) left(model string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live[model]--; s.live[model] == 0 {
+		delete(s.live, model)
+		s.known.DeleteLabelValues(model)
+		s.fresh.DeleteLabelValues(model)
+	}
 }
 
 // piece is a block of a text.

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/portico-llm/portico/internal/prepost"
 )
 
@@ -198,5 +201,26 @@ func TestCuts(t *testing.T) {
 	}
 	if _, err := newCuts([]byte("[")); err == nil {
 		t.Error("no error for what is no tokenizer.json")
+	}
+}
+
+// TestSeriesEnd: the series of a model end with the last of its tokenizers, and no other's do.
+func TestSeriesEnd(t *testing.T) {
+	c, err := newCuts([]byte(`{"added_tokens":[{"id":999,"content":"<x>"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := NewCaches(CacheOptions{})
+	one, again, other := all.newCache(c, "m"), all.newCache(c, "m"), all.newCache(c, "n")
+	for _, tt := range []struct {
+		drop *cache
+		want int
+	}{{one, 2}, {again, 1}, {other, 0}} {
+		tt.drop.drop()
+		for _, v := range []*prometheus.CounterVec{all.known, all.fresh} {
+			if got := testutil.CollectAndCount(v); got != tt.want {
+				t.Errorf("%d series, want %d", got, tt.want)
+			}
+		}
 	}
 }

@@ -161,7 +161,7 @@ func (k *cache) removeLocked(s *shelf, e *list.Element) {
 	x.dropped()
 }
 
-// drop forgets everything, and takes nothing more.
+// drop forgets everything, and takes nothing more. It is called once.
 func (k *cache) drop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,4 +171,5 @@ func (k *cache) drop() {
 			k.removeLocked(s, s.order.Back())
 		}
 	}
+	k.all.left(k.model)
 }
