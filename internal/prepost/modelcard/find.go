@@ -158,8 +158,16 @@ func (o *opener) cached(repo, base string) []string {
 	return matches
 }
 
-// readLocal reads a whole file; one that isn't there is fs.ErrNotExist.
+// readLocal reads a whole file; one that isn't there is fs.ErrNotExist. Cards name files, and the opening of a pipe would
+// wait for its writer for ever.
 func readLocal(place string) ([]byte, error) {
+	info, err := os.Stat(place)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a file")
+	}
 	f, err := os.Open(place)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -280,5 +281,18 @@ func TestSum(t *testing.T) {
 	_, err := open(t, parse("", ""), modelcard.Options{})
 	if err == nil || !strings.Contains(err.Error(), "/srv/models/qwen3/config.json") {
 		t.Errorf("%v, want an error that names the missing file", err)
+	}
+}
+
+// TestPipe: what isn't a file is no model file, and isn't waited for.
+func TestPipe(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "config.json")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip(err)
+	}
+	if _, err := open(t, &worker.Card{ModelInfo: file(worker.KindConfig, pipe, "{}")}, modelcard.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "not a file") {
+		t.Error(err)
 	}
 }
