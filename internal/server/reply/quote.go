@@ -24,8 +24,9 @@ func appendString[S []byte | string](dst []byte, s S) []byte {
 	return append(appendEscaped(append(dst, '"'), s), '"')
 }
 
-// appendEscaped appends what stands for s between the quotes of a JSON string. Invalid UTF-8 becomes U+FFFD. The line separators U+0085, U+2028 and U+2029
-// are escaped: JSON allows them, but there are event-stream readers that split lines at them.
+// appendEscaped appends what stands for s between the quotes of a JSON string. Invalid UTF-8 becomes U+FFFD. The line
+// separators U+0085, U+2028 and U+2029 are escaped: JSON allows them, but there are event-stream readers that split lines
+// at them.
 func appendEscaped[S []byte | string](dst []byte, s S) []byte {
 	// s[:start] has been copied; what needs no escape is copied in runs, not byte by byte.
 	start := 0

@@ -91,9 +91,15 @@ type rawWhole struct {
 	index                    int                          // the client's
 	text, reasoning, refusal []byte                       // pieces joined
 	hasRefusal               bool                         // a refusal may be the empty string
-	calls                    []*rawToolCall               // in order of appearance
+	calls                    []*rawWholeCall              // in order of appearance
 	finish                   string                       // the worker's word; empty: none came
 	logprobs                 map[string][]json.RawMessage // elements of each array, by its name
+}
+
+// rawWholeCall is one whole tool call.
+type rawWholeCall struct {
+	rawToolCall        // the first fragment
+	arguments   []byte // of all fragments, joined
 }
 
 // errRawChunk is the failure of a worker that speaks some other format. Because makes copies of it.
@@ -171,12 +177,11 @@ func (w *rawWhole) addCall(f *rawToolCall) {
 	for _, c := range w.calls {
 		if c.Index == f.Index {
 			c.Function.Name += f.Function.Name
-			c.Function.Arguments += f.Function.Arguments
+			c.arguments = append(c.arguments, f.Function.Arguments...)
 			return
 		}
 	}
-	// The fragment itself becomes the call: it belongs to a chunk that nobody else reads.
-	w.calls = append(w.calls, f)
+	w.calls = append(w.calls, &rawWholeCall{*f, []byte(f.Function.Arguments)})
 }
 
 // addLogprobs joins the arrays of both forms of log probabilities, whatever they are called.
@@ -290,7 +295,7 @@ func (w *rawWhole) appendMessage(dst []byte) []byte {
 			dst = appendString(append(dst, `{"id":`...), c.ID)
 			dst = append(dst, `,"type":"function","function":{"name":`...)
 			dst = appendString(dst, c.Function.Name)
-			dst = append(appendString(append(dst, `,"arguments":`...), c.Function.Arguments), "}}"...)
+			dst = append(appendString(append(dst, `,"arguments":`...), c.arguments), "}}"...)
 		}
 		dst = append(dst, ']')
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -333,5 +334,24 @@ func TestTokensBetweenCharacters(t *testing.T) {
 	o.LogProbs = true
 	if got := fold(t, o, p, deltas...); !strings.Contains(got, `"bytes":[97,226]`) || !strings.Contains(got, `"bytes":[130,172]`) {
 		t.Error(got)
+	}
+}
+
+// TestRawCallsJoin: the cost of a long call grows with its length, however many fragments it comes in.
+func TestRawCallsJoin(t *testing.T) {
+	const fragments = 4000
+	deltas := make([]pipeline.Delta, fragments)
+	for i := range deltas {
+		deltas[i].Raw = []byte(`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"` + strings.Repeat("x", 32) + `"}}]}}]}`)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	body := fold(t, options(true), &pipeline.Prepared{Choices: 1, Raw: []byte("{}")}, deltas...)
+	runtime.ReadMemStats(&after)
+	if !strings.Contains(body, strings.Repeat("x", 32*fragments)) {
+		t.Errorf("%d bytes", len(body))
+	}
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 100 { // copied with every fragment: 250
+		t.Errorf("%d MiB", mib)
 	}
 }
