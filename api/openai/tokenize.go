@@ -37,20 +37,11 @@ var (
 // DecodeTokenize reads the body of POST /tokenize. The request aliases body, or a mended copy of it. only is the name of
 // the model that is meant where the body names none.
 func DecodeTokenize(body []byte, only string, opts DecodeOptions) (*TokenizeRequest, error) {
-	req, err := decode(body, opts.withDefaults(), tokenizeTable, func(r *TokenizeRequest, _ []byte) *Unknown {
-		*r = TokenizeRequest{}
-		return new(Unknown)
-	})
+	req, err := decodeNamed(body, only, opts, tokenizeTable, func(r *TokenizeRequest) *string { return &r.Model })
 	if err != nil {
 		return nil, err
 	}
-	if req.Model == "" {
-		req.Model = only
-	}
-	switch {
-	case req.Model == "":
-		return nil, missing("model", "the name of a model")
-	case (req.Prompt == nil) == (len(req.messages) == 0):
+	if (req.Prompt == nil) == (len(req.messages) == 0) {
 		return nil, missing("prompt", "a string, or there must be `messages` in its place")
 	}
 	// Fields of the chat that aren't the prompt's business mean nothing here, and neither do unknown ones.
@@ -74,21 +65,31 @@ func DecodeTokenize(body []byte, only string, opts DecodeOptions) (*TokenizeRequ
 // DecodeDetokenize reads the body of POST /detokenize. only is the name of the model that is meant where the body names
 // none.
 func DecodeDetokenize(body []byte, only string, opts DecodeOptions) (*DetokenizeRequest, error) {
-	req, err := decode(body, opts.withDefaults(), detokenizeTable, func(r *DetokenizeRequest, _ []byte) *Unknown {
-		*r = DetokenizeRequest{}
+	req, err := decodeNamed(body, only, opts, detokenizeTable, func(r *DetokenizeRequest) *string { return &r.Model })
+	if err != nil {
+		return nil, err
+	}
+	if req.Tokens == nil {
+		return nil, missing("tokens", "an array of token ids")
+	}
+	return req, nil
+}
+
+// decodeNamed reads a request that may leave its model out where there is only one. Unknown fields mean nothing.
+func decodeNamed[T any](body []byte, only string, opts DecodeOptions, t *table[T], model func(*T) *string) (*T, error) {
+	req, err := decode(body, opts.withDefaults(), t, func(r *T, _ []byte) *Unknown {
+		*r = *new(T)
 		return new(Unknown)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if req.Model == "" {
-		req.Model = only
+	name := model(req)
+	if *name == "" {
+		*name = only
 	}
-	switch {
-	case req.Model == "":
+	if *name == "" {
 		return nil, missing("model", "the name of a model")
-	case req.Tokens == nil:
-		return nil, missing("tokens", "an array of token ids")
 	}
 	return req, nil
 }
