@@ -227,7 +227,7 @@ func TestSamplers(t *testing.T) {
 		ctx := t.Context()
 		if parent {
 			carrier := propagation.MapCarrier{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-			ctx = observe.Propagator().Extract(ctx, carrier)
+			ctx = propagation.TraceContext{}.Extract(ctx, carrier)
 		}
 		_, span := tracing.Tracer("t").Start(ctx, "s")
 		sampled := span.SpanContext().IsSampled()
@@ -255,19 +255,10 @@ func TestSamplers(t *testing.T) {
 	}
 }
 
-func TestWithoutEndpointContextStillPasses(t *testing.T) {
+func TestWithoutEndpoint(t *testing.T) {
 	tracing, err := observe.StartTracing(t.Context(), observe.TraceOptions{})
 	if err != nil {
 		t.Fatal(err)
-	}
-	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	ctx := observe.Propagator().Extract(t.Context(), propagation.MapCarrier{"traceparent": parent, "tracestate": "a=b"})
-	ctx, span := tracing.Tracer("t").Start(ctx, "s")
-	defer span.End()
-	out := propagation.MapCarrier{}
-	observe.Propagator().Inject(ctx, out)
-	if diff := cmp.Diff(propagation.MapCarrier{"traceparent": parent, "tracestate": "a=b"}, out); diff != "" {
-		t.Error(diff)
 	}
 	if tracing.Exporting() || tracing.Close(t.Context()) != nil {
 		t.Error("exports without an endpoint")

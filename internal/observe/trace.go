@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -98,12 +97,6 @@ func (t *Tracing) Close(ctx context.Context) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	return fmt.Errorf("export the last traces: %w", errors.Join(err, t.exporter.Shutdown(stop)))
-}
-
-// Propagator reads and writes W3C trace context and baggage. It works whether or not anything is exported: a client's
-// context is passed on to the worker in either case.
-func Propagator() propagation.TextMapPropagator {
-	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 }
 
 // newClient returns the exporter's transport. A URL with the scheme http is not encrypted.

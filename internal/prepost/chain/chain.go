@@ -210,6 +210,3 @@ func (c *Choice) End(dst []byte) ([]byte, error) {
 	}
 	return c.jail.Pass(dst, text), nil
 }
-
-// Generated returns how many tokens the choice has consumed.
-func (c *Choice) Generated() int { return c.generated }

@@ -69,9 +69,6 @@ func ReadPrompt(name, promptTail string) Prompt {
 	return Unmarked
 }
 
-// Opened tells whether the end of a rendered prompt opens a thought, so that the answer begins inside one.
-func Opened(name, promptTail string) bool { return ReadPrompt(name, promptTail) == Opens }
-
 // ReadTurn is ReadPrompt for a prompt that ends in the middle of an assistant's message which the answer continues:
 // turn is the text of that message as rendered.
 func ReadTurn(name, turn string) Prompt {

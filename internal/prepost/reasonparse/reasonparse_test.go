@@ -200,9 +200,6 @@ func TestReadPrompt(t *testing.T) {
 		if got := reasonparse.ReadPrompt(tt.parser, tt.tail); got != tt.want {
 			t.Errorf("%s %q: %d, want %d", tt.parser, tt.tail, got, tt.want)
 		}
-		if got := reasonparse.Opened(tt.parser, tt.tail); got != (tt.want == reasonparse.Opens) {
-			t.Errorf("%s %q: opened %v", tt.parser, tt.tail, got)
-		}
 	}
 }
 
