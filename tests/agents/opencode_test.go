@@ -2,15 +2,10 @@ package agents_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/portico-llm/portico/internal/testkit"
 )
@@ -29,24 +24,15 @@ func lintChat(body []byte) error {
 func TestOpencode(t *testing.T) {
 	opencode := installed(t, "opencode", "node_modules/opencode-*/bin/opencode")
 	dir, home, file := task(t)
-	next, _ := handler(t,
+	rec, url := record(t,
 		use(t, "read", map[string]any{"filePath": file}),
 		use(t, "edit", map[string]any{"filePath": file, "oldString": "blue", "newString": "green"}),
 		script(t, "The colour is green now."))
-	rec := &recorder{next: next}
-	srv := httptest.NewServer(rec)
-	defer srv.Close()
 	config := filepath.Join(home, "opencode.json")
-	if err := os.WriteFile(config, fmt.Appendf(nil, opencodeConfig, srv.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, opencode, "run", "--format", "json", "Change the colour in note.txt to green.")
-	cmd.Dir = dir
-	cmd.Env = alone(home, "OPENCODE_CONFIG="+config, "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1",
-		"OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1")
-	perform(t, cmd, file)
+	configure(t, config, opencodeConfig, url)
+	perform(t, file, alone(home, "OPENCODE_CONFIG="+config, "OPENCODE_DISABLE_AUTOUPDATE=1",
+		"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1"),
+		opencode, "run", "--format", "json")
 	turns := 0
 	for _, e := range rec.seen {
 		if e.status != http.StatusOK {

@@ -1,15 +1,13 @@
 package replay_test
 
 import (
-	"compress/gzip"
-	"encoding/json"
 	"errors"
-	"os"
 	"testing"
 
 	"github.com/portico-llm/portico/api/openai"
 	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/server/validate"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // refusedFields are the fields at fault in the recorded requests that were refused with 400 while they were read and
@@ -36,24 +34,12 @@ var refusedLater = map[string]bool{"image_url": true, "image_data_url": true, "t
 // TestRecordedRequests reads and checks the recorded requests of a client session: those that were refused for what
 // stands in them are refused, with the field named, and the others pass.
 func TestRecordedRequests(t *testing.T) {
-	f, err := os.Open("testdata/mapping_requests.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
+	type record struct {
+		Name, Path, Body string
+		Status           int
 	}
 	refused := 0
-	for dec := json.NewDecoder(z); dec.More(); {
-		var c struct {
-			Name, Path, Body string
-			Status           int
-		}
-		if err := dec.Decode(&c); err != nil {
-			t.Fatal(err)
-		}
+	for c := range testkit.Records[record](t, "testdata/mapping_requests.jsonl.gz") {
 		t.Run(c.Name, func(t *testing.T) {
 			err := readRequest(c.Path, []byte(c.Body))
 			if c.Status == 200 || refusedLater[c.Name] {

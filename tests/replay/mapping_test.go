@@ -3,7 +3,6 @@ package replay_test
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/portico-llm/portico/internal/pipeline"
 	"github.com/portico-llm/portico/internal/prepost/msgparse"
 	"github.com/portico-llm/portico/internal/server/validate"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // mappingCase is one recorded request and what became of it.
@@ -185,22 +185,9 @@ func mappingStatus(k fault.Kind) int {
 
 func readMapping(t *testing.T) []mappingCase {
 	t.Helper()
-	f, err := os.Open("testdata/mapping.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var cases []mappingCase
-	for dec := json.NewDecoder(z); dec.More(); {
-		var c mappingCase
-		if err := dec.Decode(&c); err != nil {
-			t.Fatal(err)
-		}
-		cases = append(cases, c)
+	for c := range testkit.Records[mappingCase](t, "testdata/mapping.jsonl.gz") {
+		cases = append(cases, *c)
 	}
 	if len(cases) < 500 {
 		t.Fatalf("only %d cases", len(cases))

@@ -94,6 +94,20 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
+// eachModel runs test for every vocabulary, beside what the reference makes of it.
+func eachModel(t *testing.T, test func(t *testing.T, raw []byte, m *detok.Model, ref detok.NativeDecode)) {
+	for name, raw := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			ref := reference(t, raw)
+			m, err := detok.NewModel(raw, ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, raw, m, ref)
+		})
+	}
+}
+
 // noNUL drops ids whose text holds a NUL byte, and unknown ids that are not below the vocabulary's size.
 func noNUL(m *detok.Model, ids []prepost.TokenID) (out []prepost.TokenID) {
 	for _, id := range ids {
@@ -105,40 +119,33 @@ func noNUL(m *detok.Model, ids []prepost.TokenID) (out []prepost.TokenID) {
 }
 
 func TestStreamEqualsReference(t *testing.T) {
-	for name, raw := range models(t) {
-		t.Run(name, func(t *testing.T) {
-			ref := reference(t, raw)
-			m, err := detok.NewModel(raw, ref)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rounds := 3000
-			if testing.Short() || !m.Table() {
-				rounds = 400
-			}
-			seed := rand.Uint64()
-			t.Logf("seed %d, table %v, %d ids", seed, m.Table(), m.VocabSize())
-			r := rand.New(rand.NewPCG(seed, 2))
-			for range rounds {
-				ids := make([]prepost.TokenID, 1+r.IntN(24))
-				for i := range ids {
-					ids[i] = prepost.TokenID(r.IntN(m.VocabSize() + 2))
-					if r.IntN(3) == 0 { // byte tokens stand at the front of most vocabularies
-						ids[i] = prepost.TokenID(r.IntN(min(300, m.VocabSize())))
-					}
-				}
-				ids = noNUL(m, ids)
-				skip := r.IntN(2) == 0
-				want, _ := ref(ids, skip)
-				if got := stream(t, m, ids, skip); got != want {
-					t.Fatalf("ids %v skip %v: streamed %q, reference %q", ids, skip, got, want)
-				}
-				if got, err := m.Decode(ids, skip); err != nil || got != want {
-					t.Fatalf("ids %v skip %v: Decode %q, %v, reference %q", ids, skip, got, err, want)
+	eachModel(t, func(t *testing.T, _ []byte, m *detok.Model, ref detok.NativeDecode) {
+		rounds := 3000
+		if testing.Short() || !m.Table() {
+			rounds = 400
+		}
+		seed := rand.Uint64()
+		t.Logf("seed %d, table %v, %d ids", seed, m.Table(), m.VocabSize())
+		r := rand.New(rand.NewPCG(seed, 2))
+		for range rounds {
+			ids := make([]prepost.TokenID, 1+r.IntN(24))
+			for i := range ids {
+				ids[i] = prepost.TokenID(r.IntN(m.VocabSize() + 2))
+				if r.IntN(3) == 0 { // byte tokens stand at the front of most vocabularies
+					ids[i] = prepost.TokenID(r.IntN(min(300, m.VocabSize())))
 				}
 			}
-		})
-	}
+			ids = noNUL(m, ids)
+			skip := r.IntN(2) == 0
+			want, _ := ref(ids, skip)
+			if got := stream(t, m, ids, skip); got != want {
+				t.Fatalf("ids %v skip %v: streamed %q, reference %q", ids, skip, got, want)
+			}
+			if got, err := m.Decode(ids, skip); err != nil || got != want {
+				t.Fatalf("ids %v skip %v: Decode %q, %v, reference %q", ids, skip, got, err, want)
+			}
+		}
+	})
 }
 
 // TestRealText: ids of real text, where most tokens are whole and some characters span tokens.
@@ -147,27 +154,20 @@ func TestRealText(t *testing.T) {
 		"The quick brown fox\n\n  jumps — over 13 lazy dogs…", "naïve café Zürich 東京 日本語のテキスト한국어",
 		"👩‍👩‍👧 family, flags 🇫🇷🇩🇪, e\u0301 combining", "code:\n\tfor (i = 0; i < 10; i++) { x[i] += \"\\n\"; }\r\n", "שלום עולם مرحبا بالعالم สวัสดี",
 	}
-	for name, raw := range models(t) {
-		t.Run(name, func(t *testing.T) {
-			ref := reference(t, raw)
-			m, err := detok.NewModel(raw, ref)
-			if err != nil {
-				t.Fatal(err)
+	eachModel(t, func(t *testing.T, raw []byte, m *detok.Model, ref detok.NativeDecode) {
+		tk, err := tokenizers.FromBytes(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tk.Close()
+		for _, text := range texts {
+			ids, _ := tk.Encode(text, false)
+			want, _ := ref(ids, true)
+			if got := stream(t, m, ids, true); got != want {
+				t.Errorf("%q: streamed %q, reference %q", text, got, want)
 			}
-			tk, err := tokenizers.FromBytes(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tk.Close()
-			for _, text := range texts {
-				ids, _ := tk.Encode(text, false)
-				want, _ := ref(ids, true)
-				if got := stream(t, m, ids, true); got != want {
-					t.Errorf("%q: streamed %q, reference %q", text, got, want)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 func TestNULIsText(t *testing.T) {

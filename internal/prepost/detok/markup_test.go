@@ -12,44 +12,37 @@ import (
 // TestMarkupDecoder: of the special tokens only the markup shows, in every way of decoding. What the reference makes of
 // the ids without the others is the oracle.
 func TestMarkupDecoder(t *testing.T) {
-	for name, raw := range models(t) {
-		t.Run(name, func(t *testing.T) {
-			ref := reference(t, raw)
-			m, err := detok.NewModel(raw, ref)
-			if err != nil {
-				t.Fatal(err)
+	eachModel(t, func(t *testing.T, _ []byte, m *detok.Model, ref detok.NativeDecode) {
+		var specials []prepost.TokenID
+		for id := range prepost.TokenID(m.VocabSize()) {
+			if m.IsSpecial(id) {
+				specials = append(specials, id)
 			}
-			var specials []prepost.TokenID
-			for id := range prepost.TokenID(m.VocabSize()) {
-				if m.IsSpecial(id) {
-					specials = append(specials, id)
+		}
+		specials = noNUL(m, specials)
+		if len(specials) < 2 {
+			t.Fatalf("special tokens %v", specials)
+		}
+		r := rand.New(rand.NewPCG(9, uint64(m.VocabSize())))
+		for range 200 {
+			markup := []prepost.TokenID{specials[r.IntN(len(specials))]}
+			ids := make([]prepost.TokenID, 1+r.IntN(24))
+			for i := range ids {
+				ids[i] = prepost.TokenID(r.IntN(min(300, m.VocabSize())))
+				if r.IntN(3) == 0 {
+					ids[i] = specials[r.IntN(len(specials))]
 				}
 			}
-			specials = noNUL(m, specials)
-			if len(specials) < 2 {
-				t.Fatalf("special tokens %v", specials)
+			ids = noNUL(m, ids)
+			shown := slices.DeleteFunc(slices.Clone(ids), func(id prepost.TokenID) bool {
+				return m.IsSpecial(id) && !slices.Contains(markup, id)
+			})
+			want, _ := ref(shown, false)
+			if got := push(t, m.NewMarkupDecoder(nil, markup), ids); got != want {
+				t.Fatalf("ids %v, markup %v: %q, want %q", ids, markup, got, want)
 			}
-			r := rand.New(rand.NewPCG(9, uint64(m.VocabSize())))
-			for range 200 {
-				markup := []prepost.TokenID{specials[r.IntN(len(specials))]}
-				ids := make([]prepost.TokenID, 1+r.IntN(24))
-				for i := range ids {
-					ids[i] = prepost.TokenID(r.IntN(min(300, m.VocabSize())))
-					if r.IntN(3) == 0 {
-						ids[i] = specials[r.IntN(len(specials))]
-					}
-				}
-				ids = noNUL(m, ids)
-				shown := slices.DeleteFunc(slices.Clone(ids), func(id prepost.TokenID) bool {
-					return m.IsSpecial(id) && !slices.Contains(markup, id)
-				})
-				want, _ := ref(shown, false)
-				if got := push(t, m.NewMarkupDecoder(nil, markup), ids); got != want {
-					t.Fatalf("ids %v, markup %v: %q, want %q", ids, markup, got, want)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestMarkupDecoderOfIDs: the same where the special tokens are told by their ids, which may be beyond the vocabulary.

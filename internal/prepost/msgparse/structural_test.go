@@ -1,9 +1,7 @@
 package msgparse_test
 
 import (
-	"compress/gzip"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -11,6 +9,7 @@ import (
 
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/msgparse"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // recordedTag is a line of tags.jsonl.
@@ -67,21 +66,9 @@ func TestStructuralTags(t *testing.T) {
 		"schema quote":        "a name with markup in it is read as it stands, so that it is written as it stands",
 		"schema enumlt":       "a value with markup in it is text; upstream sends no tag at all",
 	}
-	f, err := os.Open("testdata/tags.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := 0
-	for dec := json.NewDecoder(z); dec.More(); n++ {
-		var r recordedTag
-		if err := dec.Decode(&r); err != nil {
-			t.Fatal(err)
-		}
+	for r := range testkit.Records[recordedTag](t, "testdata/tags.jsonl.gz") {
+		n++
 		var got any
 		if p := msgparse.Plan(r.ask()); p != nil && p.StructuralTag != nil {
 			if err := json.Unmarshal(p.StructuralTag, &got); err != nil {

@@ -1,9 +1,7 @@
 package toolparse_test
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/portico-llm/portico/internal/prepost"
 	"github.com/portico-llm/portico/internal/prepost/toolparse"
+	"github.com/portico-llm/portico/internal/testkit"
 )
 
 // call and result are a message as a client would have put it together.
@@ -149,26 +148,9 @@ type recorded struct {
 // lines reads a compressed file of JSON lines.
 func lines[T any](t testing.TB, name string) []T {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []T
-	s := bufio.NewScanner(z)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		var row T
-		if err := json.Unmarshal(s.Bytes(), &row); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		all = append(all, row)
-	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
+	for row := range testkit.Records[T](t, filepath.Join("testdata", name)) {
+		all = append(all, *row)
 	}
 	return all
 }
