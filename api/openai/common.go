@@ -37,6 +37,7 @@ type Common struct {
 	GuidedChoice            []string        `json:"guided_choice"`             // the answer is one of them; empty: no constraint
 	GuidedBackend           *string         `json:"guided_decoding_backend"`   // a setting, no constraint
 	GuidedWhitespacePattern *string         `json:"guided_whitespace_pattern"` // between the tokens of guided JSON
+	StructuredOutputs       json.RawMessage `json:"structured_outputs"`        // refused: vLLM's newer name for all of these
 
 	SkipSpecialTokens      *bool           `json:"skip_special_tokens"`        // absent is true
 	PromptLogprobs         *int64          `json:"prompt_logprobs"`            // alternatives for each token of the prompt

@@ -127,6 +127,7 @@ func guidedFields[T any](at func(*T) *Common) []field[T] {
 		textsField("guided_choice", func(t *T) *[]string { return &at(t).GuidedChoice }),
 		textField("guided_decoding_backend", func(t *T) **string { return &at(t).GuidedBackend }),
 		textField("guided_whitespace_pattern", func(t *T) **string { return &at(t).GuidedWhitespacePattern }),
+		beyond(anyField("structured_outputs", func(t *T) *json.RawMessage { return &at(t).StructuredOutputs })),
 	}
 }
 

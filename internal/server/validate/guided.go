@@ -30,6 +30,11 @@ func constraints(c *openai.Common) []string {
 // guided checks that at most one constraint is set and that it isn't hopeless. Whether a schema, an expression or a
 // grammar makes sense is for the worker's backend to say: dialects differ.
 func guided(c *openai.Common, _ Options) error {
+	// Passed over it would leave the answer free, and the client wouldn't know.
+	if c.StructuredOutputs != nil {
+		return refuse("structured_outputs", "`structured_outputs` is not supported: use response_format, guided_json, "+
+			"guided_regex, guided_choice or guided_grammar")
+	}
 	// Which of them would win is nowhere defined, so none does.
 	if set := constraints(c); len(set) > 1 {
 		return refuse("guided_"+set[1], "only one of guided_json, guided_regex, guided_choice and guided_grammar can be "+

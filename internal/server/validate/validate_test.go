@@ -157,6 +157,7 @@ func TestChat(t *testing.T) {
 		{`"thinking":{"type":"disabled"}`, ""}, {`"thinking":{}`, "thinking.type"},
 		{`"continue_final_message":true`, "add_generation_prompt"}, {`"continue_final_message":true,"add_generation_prompt":true`, "add_generation_prompt"},
 		{`"continue_final_message":true,"add_generation_prompt":false`, ""}, {`"continue_final_message":false`, ""},
+		{`"structured_outputs":{"regex":"a+"}`, "structured_outputs"}, {`"structured_outputs":null`, ""},
 		{`"chat_template":"{{ x }}"`, "chat_template"}, {`"chat_template_kwargs":{"x":{}}`, ""},
 		{`"chat_template_kwargs":{"x":1,"messages":[]}`, "chat_template_kwargs.messages"},
 	} {
