@@ -162,6 +162,10 @@ pub struct Worker {
     scratch: Scratch,
 }
 
+/// What decoding one image may take: some kilobytes of a file can stand for all pixels that are allowed, at eight bytes
+/// each in formats that are decoded as a whole.
+const MEMORY_BYTES: usize = 976 << 20;
+
 /// Scratch memory that is kept for the next image.
 const KEEP_BYTES: usize = 32 << 20;
 
@@ -223,15 +227,18 @@ impl Worker {
         out: &mut [u8],
     ) -> Result<(), Bad> {
         let work = Work { options, orientation: header.orientation as u16, steps, tables };
+        // An image that is kept as a whole takes its part.
+        let kept = if work.streams() { 0 } else { 3 * header.width as usize * header.height as usize };
+        let room = MEMORY_BYTES.saturating_sub(kept).max(1); // to libjpeg, 0 is no bound
         let scratch = &mut self.scratch;
         match sniff(file)? {
-            Format::Jpeg => work.run(&mut self.jpeg.open(file, options.narrow)?, None, scratch, out),
+            Format::Jpeg => work.run(&mut self.jpeg.open(file, options.narrow, room)?, None, scratch, out),
             Format::Png => {
-                let mut open = png::open(file)?;
+                let mut open = png::open(file, room)?;
                 let key = open.key;
                 work.run(&mut open, key, scratch, out)
             }
-            Format::Webp => work.run(&mut webp::open(file, &mut self.memory)?, None, scratch, out),
+            Format::Webp => work.run(&mut webp::open(file, &mut self.memory, room)?, None, scratch, out),
             Format::Gif => {
                 let mut open = gif::open(file)?;
                 let key = open.key;
@@ -263,9 +270,13 @@ impl Work<'_> {
         }
     }
 
+    /// Reports whether rows go straight from the decoder to the one step there is.
+    fn streams(&self) -> bool {
+        self.orientation <= 1 && self.steps.len() == 1 && self.steps[0].kind == 1
+    }
+
     fn turn(&self, rows: &mut dyn Rows, scratch: &mut Scratch, out: &mut [u8]) -> Result<(), Bad> {
-        let writes = self.steps.iter().filter(|s| s.kind == 1).count();
-        if self.orientation <= 1 && writes == 1 && self.steps.len() == 1 {
+        if self.streams() {
             return self.write(rows, &self.steps[0], scratch, out);
         }
         // More than one step looks at the image, or it has to be turned: then it is kept as a whole.

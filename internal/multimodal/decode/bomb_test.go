@@ -6,14 +6,17 @@ import (
 	"compress/lzw"
 	"context"
 	"encoding/binary"
+	"hash/crc32"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/portico-llm/portico/internal/fault"
 	"github.com/portico-llm/portico/internal/lifecycle"
 	"github.com/portico-llm/portico/internal/multimodal"
 	"github.com/portico-llm/portico/internal/multimodal/decode"
@@ -62,6 +65,40 @@ func TestBombs(t *testing.T) {
 	t.Logf("peak memory %d MB\n%s", peak>>20, out)
 	if peak > 1<<30 {
 		t.Errorf("peak memory %d MB", peak>>20)
+	}
+}
+
+// TestMemory: a file that would take more than a gigabyte is refused before it does: with all coefficients of a progressive
+// JPEG, or all pixels of an interlaced PNG, in memory.
+func TestMemory(t *testing.T) {
+	const side = 13376 // nearly as many pixels as are allowed
+	size := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, side), side)
+	jpeg := golden(t, "q444_progressive.jpg").Data
+	frame := bytes.Index(jpeg, []byte{0xff, 0xc2})
+	jpeg = append(bytes.Clone(jpeg), 0xff, 0xd9)
+	copy(jpeg[frame+5:], size)
+
+	header := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte("IHDR"), side), side)
+	header = append(header, 16, 6, 0, 0, 1) // 16 bits, RGBA, interlaced
+	png := append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0d"), header...)
+	png = binary.BigEndian.AppendUint32(png, crc32.ChecksumIEEE(header))
+	png = append(png, 0, 0, 0, 1, 'I', 'D', 'A', 'T', 0x78)
+
+	pool := decode.New(decode.Options{})
+	defer pool.Close()
+	for name, data := range map[string][]byte{"JPEG": jpeg, "PNG": png} {
+		file := multimodal.File{Path: part, Data: data}
+		h, err := pool.Header(file)
+		if err != nil || h.Width != side || h.Height != side {
+			t.Fatalf("%s: got %+v, %v", name, h, err)
+		}
+		job := &native.ImageJob{Steps: []native.ImageStep{{
+			Filter: native.Bicubic, Width: 40, Height: 40, Layout: native.Interleaved,
+		}}}
+		err = pool.Run(t.Context(), file, h, job, make([]byte, 3*40*40))
+		if f := fault.From(err); err == nil || f.Kind != fault.BadRequest || !strings.Contains(f.Message, "takes too much memory") {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 

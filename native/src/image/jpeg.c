@@ -39,6 +39,9 @@ static void on_error(j_common_ptr c)
 {
 	portico_jpeg *j = (portico_jpeg *)c->client_data;
 	c->err->format_message(c, j->message);
+	/* What libjpeg says when it may not have the memory. */
+	if (c->err->msg_code == JERR_NO_BACKING_STORE)
+		snprintf(j->message, sizeof j->message, "it takes too much memory: it isn't baseline, or has several scans");
 	longjmp(j->back, 1);
 }
 
@@ -159,11 +162,13 @@ int portico_jpeg_open(portico_jpeg *j, const uint8_t *data, size_t len, portico_
 	return 0;
 }
 
-/* Begins decoding, to planes or to rows of gray, RGB or CMYK. */
-int portico_jpeg_start(portico_jpeg *j, int planes)
+/* Begins decoding, to planes or to rows of gray, RGB or CMYK. room: bytes that may be taken; a file of several scans has
+ * all its coefficients in memory. */
+int portico_jpeg_start(portico_jpeg *j, int planes, size_t room)
 {
 	struct jpeg_decompress_struct *c = &j->info;
 	if (setjmp(j->back)) return -1;
+	c->mem->max_memory_to_use = (long)room;
 	switch (c->num_components) {
 	case 1: c->out_color_space = JCS_GRAYSCALE; break;
 	case 3: c->out_color_space = JCS_RGB; break;

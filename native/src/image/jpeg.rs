@@ -28,7 +28,7 @@ extern "C" {
     fn portico_jpeg_free(j: *mut State);
     fn portico_jpeg_message(j: *const State) -> *const c_char;
     fn portico_jpeg_open(j: *mut State, data: *const u8, len: usize, out: *mut Info) -> c_int;
-    fn portico_jpeg_start(j: *mut State, planes: c_int) -> c_int;
+    fn portico_jpeg_start(j: *mut State, planes: c_int, room: usize) -> c_int;
     fn portico_jpeg_row(j: *mut State, row: *mut u8) -> c_int;
     fn portico_jpeg_planes(j: *mut State, plane: *const *mut u8, stride: *const usize) -> c_int;
     fn portico_jpeg_close(j: *mut State);
@@ -74,12 +74,12 @@ impl Jpeg {
 
     /// Begins to decode.
     ///
-    /// `narrow` keeps to libjpeg's own conversions, for tests.
-    pub fn open<'a>(&'a mut self, file: &'a [u8], narrow: bool) -> Result<Open<'a>, Bad> {
+    /// `narrow` keeps to libjpeg's own conversions, for tests. `room` is how much memory may be taken.
+    pub fn open<'a>(&'a mut self, file: &'a [u8], narrow: bool, room: usize) -> Result<Open<'a>, Bad> {
         let mut info = Info::default();
         self.check(unsafe { portico_jpeg_open(self.state, file.as_ptr(), file.len(), &mut info) })?;
         info.planar &= !narrow as u32;
-        self.check(unsafe { portico_jpeg_start(self.state, info.planar as c_int) })?;
+        self.check(unsafe { portico_jpeg_start(self.state, info.planar as c_int, room) })?;
         let (w, v) = (info.width as usize, info.v as usize);
         let mut open = Open { info, strides: [0; 3], height: 8, fetched: 0, next: 0, jpeg: self, _file: file };
         if info.planar != 0 {

@@ -53,7 +53,8 @@ pub struct Open<'a> {
     pub key: Option<[u8; 3]>,
 }
 
-pub fn open(file: &[u8]) -> Result<Open<'_>, Bad> {
+/// `room` is how much memory may be taken: an interlaced image is decoded as a whole.
+pub fn open(file: &[u8], room: usize) -> Result<Open<'_>, Bad> {
     let mut reader = reader(file)?;
     let (color, depth) = reader.output_color_type();
     let bytes = if depth == BitDepth::Sixteen { 2 } else { 1 };
@@ -67,6 +68,9 @@ pub fn open(file: &[u8]) -> Result<Open<'_>, Bad> {
     let mut whole = None;
     if interlaced {
         let size = reader.output_buffer_size().ok_or(Bad::Memory)?;
+        if size > room {
+            return Err(Bad::File("it takes too much memory: it is interlaced".into()));
+        }
         let mut all = Vec::new();
         all.try_reserve_exact(size).map_err(|_| Bad::Memory)?;
         all.resize(size, 0);

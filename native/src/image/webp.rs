@@ -31,11 +31,16 @@ pub struct Open<'a> {
     next: usize,
 }
 
-/// Decodes into `memory`, which is kept between images.
-pub fn open<'a>(file: &[u8], memory: &'a mut Vec<u8>) -> Result<Open<'a>, Bad> {
+/// Decodes into `memory`, which is kept between images. `room` is how much memory may be taken.
+pub fn open<'a>(file: &[u8], memory: &'a mut Vec<u8>, room: usize) -> Result<Open<'a>, Bad> {
     let f = features(file)?;
     let (width, height) = (f.width as usize, f.height as usize);
     let bytes = 3 * width * height;
+    // libwebp decodes a lossless one, which an animation may hold, as a whole before it writes rows.
+    let whole = if f.format == 1 { 0 } else { 4 * width * height };
+    if bytes + whole > room {
+        return Err(Bad::File("it takes too much memory".into()));
+    }
     grow(memory, bytes)?;
     if f.has_animation != 0 {
         memory[..bytes].fill(0); // where the frame doesn't reach
