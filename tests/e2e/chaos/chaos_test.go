@@ -143,7 +143,7 @@ func chaos(t *testing.T, tools *stack.Tools, scene scene, lasts time.Duration) *
 	return sum
 }
 
-// moves counts the requests that went on at another worker.
+// moves counts how often a request was to go on at another worker.
 const moves = "dynamo_frontend_model_migration_total"
 
 // model is the name that the workers serve.
@@ -159,7 +159,7 @@ type deployment struct {
 	client *http.Client // shared by all: connections are kept and used again, and every stream is linted
 
 	workers [workers]*stack.Process // the monkey's
-	moved   float64                 // the monkey's: requests that went on elsewhere, by frontends that have ended
+	moved   float64                 // the monkey's: moves of frontends that have ended
 
 	mu        sync.Mutex
 	frontends [frontends]frontend // guarded by mu

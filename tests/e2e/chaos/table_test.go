@@ -17,7 +17,7 @@ type tally struct {
 	acts    map[string]int // what was broken
 	answers map[string]int // by kind
 	longest time.Duration  // request
-	moved   float64        // requests that went on at another worker, but for those of killed frontends' last moments
+	moved   float64        // moves to another worker, refused ones too, but for those of frontends' last moments
 	healed  time.Duration  // until every frontend answered every prompt
 	blocks  float64        // in the index of every frontend; 0: there is none
 
@@ -60,7 +60,7 @@ func (t table) String() string {
 	for _, kind := range slices.Sorted(maps.Keys(answers)) {
 		row("  "+kind, func(s *tally) any { return s.answers[kind] })
 	}
-	row("moved", func(s *tally) any { return s.moved })
+	row("moves", func(s *tally) any { return s.moved })
 	row("longest request", func(s *tally) any { return s.longest.Round(time.Millisecond) })
 	for _, kind := range slices.Sorted(maps.Keys(acts)) {
 		row(kind, func(s *tally) any { return s.acts[kind] })
