@@ -203,7 +203,7 @@ func (l *link) reply(msg *natsgo.Msg) {
 	}
 	// Nobody listens on the worker's subject: it has gone, or has not come up yet.
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
-		err := error(natsgo.ErrNoResponders)
+		err := natsgo.ErrNoResponders
 		if time.Now().UnixNano()-l.back.Load() < int64(l.plane.opts.ReturnTime) {
 			err = fmt.Errorf("%w: %w", router.ErrPlaneDown, err)
 		}
