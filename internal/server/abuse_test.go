@@ -264,3 +264,14 @@ func TestBodyTimeoutEnds(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 	}
 }
+
+// TestAllowedOfEscaped: the methods of a path are those of the path as it was sent.
+func TestAllowedOfEscaped(t *testing.T) {
+	s := start(t, testkit.Play(hello), nil)
+	for path, want := range map[string]string{"/v1/responses/a%2Fb": "GET, HEAD, DELETE", "/v1/models/a%2Fb": "GET, HEAD", "/v1/tokenize": "POST"} {
+		res, body := s.do(t, http.MethodPut, path, "")
+		if got := res.Header.Get("Allow"); res.StatusCode != http.StatusMethodNotAllowed || got != want || !strings.Contains(body, "allowed: "+want+`"`) {
+			t.Errorf("%s: %d %q %s", path, res.StatusCode, got, body)
+		}
+	}
+}

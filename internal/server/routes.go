@@ -150,9 +150,13 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 
 // methodNotAllowed names the methods the path has. RFC 9110 wants them in the Allow header, too.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, routes chi.Routes) {
+	path := r.URL.RawPath // as the router matched it, an escaped slash being part of a name
+	if path == "" {
+		path = r.URL.Path
+	}
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
-		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
+		if routes.Match(chi.NewRouteContext(), m, path) {
 			allowed = append(allowed, m)
 		}
 	}
