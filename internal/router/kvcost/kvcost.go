@@ -4,9 +4,9 @@
 //	prefill that isn't cached + blocks in decoding + a weight for each running request
 //
 // Everything here is a pure function of its arguments: the caller gathers overlaps and loads of those that may be chosen,
-// chooses, and notes the choice. The arithmetic is that of Dynamo's default policy, bit for bit on every architecture: each product is rounded
-// by itself, because a fused multiply-add would differ. One thing is meant to differ: overrides that come with a
-// request are honoured (see Override).
+// chooses, and notes the choice. The arithmetic is that of Dynamo's default policy, bit for bit on every architecture:
+// each product is rounded by itself, because a fused multiply-add would differ. One thing is meant to differ: overrides
+// that come with a request are honoured (see Override).
 package kvcost
 
 import "math"
