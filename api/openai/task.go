@@ -15,6 +15,7 @@ const (
 	TaskImage                // pictures from a prompt
 	TaskEdit                 // pictures from a prompt and another picture
 	TaskVideo                // a video from a prompt
+	TaskFrames               // the same, frame by frame as it is made
 	TaskSpeech               // a text read aloud
 	tasks                    // how many there are
 )

@@ -36,6 +36,7 @@ var taskTables = [tasks]taskFields{
 		needs: append(needText("prompt"), needReference),
 	},
 	TaskVideo:  {table: newTable("", mediaFields("prompt"), videoFields()), needs: needText("prompt"), nested: true},
+	TaskFrames: {table: newTable("", mediaFields("prompt"), videoFields()), needs: needText("prompt"), nested: true},
 	TaskSpeech: {table: newTable("", mediaFields("input"), speechFields()), needs: needText("input"), nested: true},
 }
 
@@ -181,6 +182,8 @@ func imageFields() []field[TaskRequest] {
 func videoFields() []field[TaskRequest] {
 	return []field[TaskRequest]{
 		textField("size", passed[*string]),
+		textField("output_format", passed[*string]),
+		boolField("stream", passed[*bool]),
 		rawField("seconds", "number|string", "a number or a string", passed[json.RawMessage], '0', '"'),
 		textField("input_reference", passed[*string]),
 	}

@@ -40,6 +40,8 @@ func TestForwardTask(t *testing.T) {
 		{"image", openai.TaskImage, `{"model":"m","prompt":"a","steps":4,"n":1,"steps":5,"nvext":{"seed":1}}`,
 			`{"model":"m","prompt":"a","n":1,"nvext":{"seed":1},"extra_args":{"media_passthrough":{"steps":4}}}`},
 		{"video", openai.TaskVideo, `{"model":"m","prompt":"a","seconds":"4"}`, `{"model":"m","prompt":"a","seconds":"4"}`},
+		{"frames", openai.TaskFrames, `{"model":"m","prompt":"a","stream":true,"output_format":"mjpeg","x":1}`,
+			`{"model":"m","prompt":"a","stream":true,"output_format":"mjpeg","extra_args":{"media_passthrough":{"x":1}}}`},
 		{"speech", openai.TaskSpeech, `{"model":"m","input":"a"}`,
 			`{"model":"m","input":"a","nvext":{"frontend_accepts_audio_chunks":true}}`},
 		{"speech with extensions", openai.TaskSpeech, `{"model":"m","input":"a","nvext": { "cfg_scale": 2 } }`,
@@ -109,7 +111,7 @@ func FuzzDecodeTask(f *testing.F) {
 		`{"model":"m","query":"q","documents":["d"],"top_n":1}`, `{"model":"m","text_1":"a","text_2":["b"]}`,
 		`{"model":"m","input":[[1],[2,3]]}`, `{"model":"m","input":"a","encoding_format":"bytes"}`,
 		`{"model":"m","prompt":"p","x":{"y":[1]},"n":2}`, `{"model":"m","prompt":"p","input_reference":"data:,"}`,
-		`{"model":"m","prompt":"p","seconds":"4"}`,
+		`{"model":"m","prompt":"p","seconds":"4"}`, `{"model":"m","prompt":"p","stream":true,"output_format":"mjpeg"}`,
 		`{"model":"m","input":"p","nvext":{"a":1}}`,
 	} {
 		f.Add(uint8(task), []byte(body))

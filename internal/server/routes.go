@@ -67,6 +67,7 @@ func (s *Server) routes() (http.Handler, error) {
 		{"/v1/images/generations", endpointImages, openai.TaskImage},
 		{"/v1/images/edits", endpointImages, openai.TaskEdit},
 		{"/v1/videos", endpointVideos, openai.TaskVideo},
+		{"/v1/videos/stream", endpointVideos, openai.TaskFrames},
 		{"/v1/audio/speech", endpointAudios, openai.TaskSpeech},
 	} {
 		r.Post(t.path, s.inference(t.e, func(x *exchange) error { return x.task(t.task) }))
@@ -133,7 +134,7 @@ func (s *Server) takesJSON(next http.HandlerFunc) http.HandlerFunc {
 // notServed are paths of OpenAI's and Dynamo's that clients may ask for and that this server doesn't serve. The README
 // lists them, too.
 var notServed = []string{
-	"/v1/realtime", "/v1/videos/stream", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/variations",
+	"/v1/realtime", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/variations",
 	"/v1/files", "/v1/uploads", "/v1/batches", "/v1/moderations", "/v1/fine_tuning", "/v1/assistants", "/v1/threads",
 	"/v1/vector_stores", "/v1/conversations", "/inference/v1/generate", "/generate",
 }

@@ -1,9 +1,13 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -178,12 +182,49 @@ func TestSpeech(t *testing.T) {
 	}
 }
 
-// TestSpeechBreaksOff: what comes to an early end must not look whole.
-func TestSpeechBreaksOff(t *testing.T) {
-	d := testkit.Play(testkit.Items(`[{"data":[{"output_format":"mp3","b64_json":"AAEC"}]},{"_lost":true}]`))
+// TestVideoFrames: frames come as parts, each of its own type, and readers of multipart bodies find the end.
+func TestVideoFrames(t *testing.T) {
+	d := testkit.Play(testkit.Items(`[
+		{"status":"in_progress","progress":1,"data":[]},
+		{"data":[{"output_format":"mjpeg","b64_json":"/9j/AA=="}]},
+		{"data":[{"b64_json":"AAEC"},{"b64_json":""},{"b64_json":"iVBORw0KGgo="}]},
+		{"status":"completed","data":[{"url":"file:///v.mp4"}]}]`))
 	s := start(t, d, taskModels)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/audio/speech",
-		strings.NewReader(`{"model":"speech","input":"i"}`))
+	res, body := s.do(t, http.MethodPost, "/v1/videos/stream", `{"model":"video","prompt":"p","stream":true}`)
+	media, params, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if res.StatusCode != http.StatusOK || media != "multipart/x-mixed-replace" || err != nil {
+		t.Fatalf("%s %s %v", res.Status, media, err)
+	}
+	parts := multipart.NewReader(strings.NewReader(body), params["boundary"])
+	var got []string
+	for {
+		part, err := parts.NextPart()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v in %q", err, body)
+		}
+		picture, err := io.ReadAll(part)
+		if err != nil || part.Header.Get("Content-Length") != strconv.Itoa(len(picture)) {
+			t.Errorf("%q, %v: %v", picture, err, part.Header)
+		}
+		got = append(got, part.Header.Get("Content-Type")+" "+string(picture))
+	}
+	want := []string{"image/jpeg \xff\xd8\xff\x00", "image/jpeg \x00\x01\x02", "image/png \x89PNG\r\n\x1a\n"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := s.metric(t, `dynamo_frontend_requests_total{endpoint="videos",error_type="",model="video",request_type="stream",`+
+		`status="success"}`); got != "1" {
+		t.Errorf("%s successes", got)
+	}
+}
+
+// begun sends a request whose answer begins, and leaves the answer's body unread.
+func (s *stack) begun(t *testing.T, ctx context.Context, path, body string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +233,47 @@ func TestSpeechBreaksOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	if whole, err := io.ReadAll(res.Body); err == nil {
-		t.Errorf("the answer looks whole: %q", whole)
+	t.Cleanup(func() { _ = res.Body.Close() })
+	return res
+}
+
+// TestMediaBreaksOff: what comes to an early end must not look whole.
+func TestMediaBreaksOff(t *testing.T) {
+	for _, c := range []struct{ name, path, body, last string }{
+		{"sound", "/v1/audio/speech", `{"model":"speech","input":"i"}`, `{"_lost":true}`},
+		{"frames, lost", "/v1/videos/stream", `{"model":"video","prompt":"p"}`, `{"_lost":true}`},
+		{"frames, failed", "/v1/videos/stream", `{"model":"video","prompt":"p"}`, `{"status":"failed"}`},
+		{"frames, no longer", "/v1/videos/stream", `{"model":"video","prompt":"p"}`, `{"data":[{"b64_json":"AAAAFGZ0eXBtcDQyAAAAAG1wNDI="}]}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := testkit.Play(testkit.Items(`[{"data":[{"output_format":"mp3","b64_json":"AAEC"}]},` + c.last + `]`))
+			res := start(t, d, taskModels).begun(t, t.Context(), c.path, c.body)
+			if whole, err := io.ReadAll(res.Body); err == nil {
+				t.Errorf("the answer looks whole: %q", whole)
+			}
+		})
 	}
+}
+
+// TestMediaClientGone: the worker is told once that nobody watches any more.
+func TestMediaClientGone(t *testing.T) {
+	d := testkit.Play(testkit.Items(`[{"data":[{"b64_json":"AAEC"}]},{"_wait":true}]`))
+	s := start(t, d, taskModels)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	res := s.begun(t, ctx, "/v1/videos/stream", `{"model":"video","prompt":"p"}`)
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status) // the frame is out before the worker has ended
+	}
+	leave()
+	call := d.Calls()[0]
+	eventually(t, "the worker is told", func() bool { return call.Closed.Load() })
+	if n := call.Stops.Load(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	eventually(t, "the request is released", func() bool {
+		return s.metric(t, `dynamo_frontend_inflight_requests{model="video"}`) == "0"
+	})
 }
 
 // TestTaskFailures: statuses, and the model or field at fault. Nothing that is refused reaches a worker.
@@ -225,6 +303,15 @@ func TestTaskFailures(t *testing.T) {
 		{"failed sound", "/v1/audio/speech", `{"model":"speech","input":"a"}`, `[{"status":"failed","error":"secret"}]`, 502, "no sound"},
 		{"sound that is none", "/v1/audio/speech", `{"model":"speech","input":"a"}`,
 			`[{"data":[{"output_format":"wav","b64_json":"secret!"}]}]`, 502, "no sound"},
+		{"frames of an image model", "/v1/videos/stream", `{"model":"image","prompt":"a"}`, "", 404, "model_not_supported"},
+		{"frames of nothing", "/v1/videos/stream", `{"model":"video"}`, "", 400, `"param":"prompt"`},
+		{"no frames", "/v1/videos/stream", `{"model":"video","prompt":"a"}`, `[{"status":"completed","data":[]}]`, 502, "no frames"},
+		{"failed frames", "/v1/videos/stream", `{"model":"video","prompt":"a"}`, `[{"status":"failed","error":"secret"}]`, 502, "no frames"},
+		{"a frame that is none", "/v1/videos/stream", `{"model":"video","prompt":"a"}`, `[{"data":[{"b64_json":"secret!"}]}]`, 502, "no frames"},
+		{"the place of a video", "/v1/videos/stream", `{"model":"video","prompt":"a"}`, `[{"data":[{"url":"secret"}]}]`, 502, "a whole video"},
+		{"a whole video", "/v1/videos/stream", `{"model":"video","prompt":"a"}`,
+			`[{"data":[{"output_format":"mp4","b64_json":"AAAAFGZ0eXBtcDQyAAAAAG1wNDI="}]}]`, 502, "a whole video"},
+		{"worker's exception before a frame", "/v1/videos/stream", `{"model":"video","prompt":"a"}`, `[{"_raise":"secret"}]`, 500, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := testkit.Play(testkit.Items("[]"))

@@ -39,6 +39,7 @@ var bodies = map[string]string{
 	"/v1/images/generations": `{"model":"image","prompt":"a"}`,
 	"/v1/images/edits":       `{"model":"image","prompt":"a","input_reference":"data:,"}`,
 	"/v1/videos":             `{"model":"video","prompt":"a"}`,
+	"/v1/videos/stream":      `{"model":"video","prompt":"a"}`,
 	"/v1/audio/speech":       `{"model":"speech","input":"a","data_source":"url"}`,
 	"/v1/messages": `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}],
 		"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"auto"},"thinking":{"type":"enabled","budget_tokens":1024},
@@ -110,7 +111,7 @@ func tolerantServer(t *testing.T) http.Handler {
 		case q["query"] != nil:
 			return testkit.Items(`[[{"score":0.5,"index":0}]]`), nil
 		}
-		return testkit.Items(`[{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.5]}],` +
+		return testkit.Items(`[{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.5],"b64_json":"AAAA"}],` +
 			`"usage":{"prompt_tokens":1,"total_tokens":1}}]`), nil
 	}}
 	opts := server.Options{Pipeline: pipeline.New(pipeline.Options{Dispatcher: d}),

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,7 +116,7 @@ func testTaskAnswers(t *testing.T, c *client) {
 	t.Run("media", func(t *testing.T) { testTaskMedia(t, c) })
 }
 
-// testTaskMedia: images and videos come in JSON, speech as sound.
+// testTaskMedia: images and videos come in JSON, frames of videos as parts, speech as sound.
 func testTaskMedia(t *testing.T, c *client) {
 	for path, body := range map[string]object{
 		"/v1/images/generations": {"model": "image", "prompt": "a cat", "steps": 3},
@@ -127,6 +128,14 @@ func testTaskMedia(t *testing.T, c *client) {
 		if data, _ := got["data"].([]any); status != http.StatusOK || len(data) != 1 {
 			t.Errorf("%s: %d %s", path, status, answer)
 		}
+	}
+	video := object{"model": "video", "prompt": "a cat", "nvext": object{"num_frames": 2}}
+	status, body := c.post(t, "/v1/videos/stream", video)
+	want := "--frame\r\nContent-Type: image/jpeg\r\nContent-Length: 7\r\n\r\na cat 0\r\n" +
+		"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: 7\r\n\r\na cat 1\r\n"
+	// Dynamo's frontend ends without a last boundary.
+	if status != http.StatusOK || strings.TrimSuffix(string(body), "--frame--\r\n") != want {
+		t.Errorf("frames: %d %q", status, body)
 	}
 	for format, media := range map[string]string{"": "audio/wav", "mp3": "audio/mpeg", "pcm": "audio/pcm"} {
 		body := object{"model": "speech", "input": "say it", "voice": "x"}
@@ -157,6 +166,7 @@ func testTaskRefusals(t *testing.T, c *client) {
 		{"bad format", "/v1/embeddings", object{"model": "embed-text", "input": "a", "encoding_format": "x"}, http.StatusBadRequest},
 		{"edit without an image", "/v1/images/edits", object{"model": "image", "prompt": "a cat"}, http.StatusBadRequest},
 		{"id out of range", "/v1/embeddings", object{"model": "embed-tokens", "input": []int{99999999}}, http.StatusBadRequest},
+		{"frames of another task's model", "/v1/videos/stream", object{"model": "image", "prompt": "a cat"}, http.StatusNotFound},
 		{"the engine refuses", "/v1/embeddings", object{"model": "embed-text", "input": "explode"}, http.StatusBadRequest},
 	} {
 		t.Run(q.name, func(t *testing.T) {

@@ -84,8 +84,16 @@ async def speech(request):
 
 
 async def video(request):
-    yield {"id": "video-1", "object": "video", "model": request["model"], "status": "completed", "progress": 100,
-           "created": 1, "data": [{"output_format": "mp4", "url": "file:///v.mp4", "b64_json": None}], "error": None, "inference_time_s": 0.1}
+    """As many frames as are asked for, or else a whole video."""
+    answer = {"id": "video-1", "object": "video", "model": request["model"], "created": 1, "error": None, "inference_time_s": 0.1}
+    count = (request.get("nvext") or {}).get("num_frames") or 0
+    for i in range(count):
+        frame = base64.b64encode(f"{request['prompt']} {i}".encode()).decode()
+        yield answer | {"status": "in_progress", "progress": 100 * i // count,
+                        "data": [{"output_format": "mjpeg", "url": None, "b64_json": frame}]}
+    if not count:
+        yield answer | {"status": "completed", "progress": 100,
+                        "data": [{"output_format": "mp4", "url": "file:///v.mp4", "b64_json": None}]}
 
 
 MODELS = [
