@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type stack struct {
 	Registry *prometheus.Registry
 	Client   *http.Client
 	served   chan error
+	ended    sync.Map // addresses of the clients whose connections the server has closed
 }
 
 func start(tb testing.TB, d router.Dispatcher, change func(*server.Options)) *stack {
@@ -58,7 +60,7 @@ func start(tb testing.TB, d router.Dispatcher, change func(*server.Options)) *st
 		Client: testkit.Client(tb),
 		served: make(chan error, 1),
 	}
-	go func() { s.served <- srv.Serve(context.Background(), ln) }()
+	go func() { s.served <- srv.Serve(context.Background(), listener{ln, &s.ended}) }()
 	tb.Cleanup(func() {
 		s.Client.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -69,6 +71,36 @@ func start(tb testing.TB, d router.Dispatcher, change func(*server.Options)) *st
 		}
 	})
 	return s
+}
+
+// listener notes whose connections the server has closed. Clients notice late, or never, when they are busy writing.
+type listener struct {
+	net.Listener
+	ended *sync.Map
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return accepted{c.(*net.TCPConn), l.ended}, nil
+}
+
+type accepted struct {
+	*net.TCPConn
+	ended *sync.Map
+}
+
+func (c accepted) Close() error {
+	defer c.ended.Store(c.RemoteAddr().String(), true)
+	return c.TCPConn.Close()
+}
+
+// hasClosed reports whether the server has closed a client's connection.
+func (s *stack) hasClosed(c net.Conn) bool {
+	_, ok := s.ended.Load(c.LocalAddr().String())
+	return ok
 }
 
 // do sends one request and reads the whole answer.
