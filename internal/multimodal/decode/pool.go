@@ -178,11 +178,16 @@ func (p *Pool) Decode(ctx context.Context, file multimodal.File, dst []byte) (*m
 func (p *Pool) Run(
 	ctx context.Context, file multimodal.File, h multimodal.Header, job *native.ImageJob, dst []byte,
 ) error {
-	leave, err := p.enter(ctx, h.Width*h.Height >= p.opts.LargePixels)
+	large := h.Width*h.Height >= p.opts.LargePixels
+	leave, err := p.enter(ctx, large)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	if large {
+		// The allocator gives free pages back some time later: the next large image would be added to what this one took.
+		defer native.TrimHeap()
+	}
 	w, err := p.worker()
 	if err != nil {
 		return err
