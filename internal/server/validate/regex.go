@@ -83,8 +83,8 @@ func regexBeyond(pattern string) string {
 	class := false
 	for i := 0; i < len(pattern); i++ {
 		rest := pattern[i:]
-		begins := func(any ...string) bool {
-			return slices.ContainsFunc(any, func(s string) bool { return strings.HasPrefix(rest, s) })
+		begins := func(prefixes ...string) bool {
+			return slices.ContainsFunc(prefixes, func(s string) bool { return strings.HasPrefix(rest, s) })
 		}
 		switch {
 		case rest[0] == '\\' && len(rest) > 1:
