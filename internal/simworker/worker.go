@@ -193,6 +193,7 @@ func (w *Worker) accept(g *lifecycle.Group, d delivery) verdict {
 		w.count.refused.Add(1)
 		return atCapacity
 	}
+	w.count.received.Add(1) // before its end is counted, or its answer read
 	started := g.Go("request", func(ctx context.Context) error {
 		defer w.admitted.Add(-1)
 		select {
@@ -211,9 +212,9 @@ func (w *Worker) accept(g *lifecycle.Group, d delivery) verdict {
 	// The worker is shutting down: to the frontend it is gone.
 	if !started {
 		w.admitted.Add(-1)
+		w.count.received.Add(^uint64(0))
 		return unknownEndpoint
 	}
-	w.count.received.Add(1)
 	return accepted
 }
 
